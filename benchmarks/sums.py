@@ -2,9 +2,12 @@
 
     python benchmarks/sums.py                             # CPU time, relative to one forward pass
     python benchmarks/sums.py --photographs FOLDER        # do the ten heads with the largest terms matter?
+    python benchmarks/sums.py --repair FOLDER             # accuracy and attention with outliers and with a register
 
 The second command replaces the outputs of ten heads by their means over the photographs, at each token's position. For
-each photograph, it compares the drop of the predicted class's logit with the drops for random sets of ten heads.
+each photograph, it compares the drop of the predicted class's logit with the drops for random sets of ten heads. The
+third one plants two neurons that write outlying norms, because the bundled models have none; it reads
+FOLDER/CLASS/image, and mosaics with one image in a quarter and another three times.
 """
 
 from __future__ import annotations
@@ -27,14 +30,27 @@ from planted import plant
 import vitviz
 from vitviz.analysis.circuits import masked_scores, mean_outputs
 from vitviz.analysis.decomposition import decompose
+from vitviz.analysis.tokens import token_norms
 from vitviz.attribution.target_specs import resolve_target
+from vitviz.evaluation.accuracy import validate
+from vitviz.evaluation.tasks import compose
 from vitviz.explorer import Explorer
-from vitviz.images.folders import batches, find_images, spread
+from vitviz.images.decoding import decode
+from vitviz.images.folders import batches, class_names, find_classes, find_images, spread
+from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import ViT
 from vitviz.progress import bar
 
+PLANTED = 4  # photographs that choose the patches at which planted neurons fire
 LARGEST, SETS = 10, 10  # heads in a set, and random sets for each photograph
 RESAMPLES = 2000
+
+
+def squash(model: ViT) -> Preprocess:
+    """Return preprocessing that stretches all photographs to the model's own input size."""
+    assert model.pretrained is not None
+    height, width = model.config.image_size
+    return replace(model.pretrained.preprocess, mode="squash", height=height, width=width, resize=None)
 
 
 def seconds(function: Callable[[], object], runs: int = 9) -> float:
@@ -78,9 +94,7 @@ def costs(name: str) -> None:
 def ablation(name: str, folder: str, limit: int, batch_size: int = 8) -> None:
     """Print how often the ten heads with the largest terms matter more than the median of random sets of ten."""
     model, random = vitviz.load(name), np.random.default_rng(0)
-    assert model.pretrained is not None
-    height, width = model.config.image_size
-    preprocess = replace(model.pretrained.preprocess, mode="squash", height=height, width=width, resize=None)
+    preprocess = squash(model)
     files = spread(find_images(Path(folder)), limit)
     images = [batch.images for batch in batches(files, preprocess, batch_size)]
     means, more, drops = mean_outputs(model, images), [], []
@@ -120,16 +134,58 @@ def _drops(
     return float(scores[0] - scores[1]), scores[0] - scores[2:]
 
 
+@torch.no_grad()
+def repair(name: str, folder: str, limit: int, mosaics: int) -> None:
+    """Print accuracy and attention on the right quarter of mosaics: as it is, with outliers, and with a register."""
+    model, planted = vitviz.load(name), vitviz.load(name)
+    assert model.pretrained is not None
+    block, about, random = model.config.depth // 3, model.pretrained, np.random.default_rng(0)
+    preprocess = squash(model)
+    files = spread(find_classes(Path(folder), class_names(about.labels, about.class_ids)), mosaics)
+    pixels = [torch.from_numpy(preprocess(decode(path)).pixels)[None] for path, _ in files]
+    plant(planted, torch.cat(pixels[:: len(pixels) // PLANTED][:PLANTED]), block, [3, 7])
+    models = {
+        "as it is": model,
+        "with an empty register": model.with_registers(1, []),
+        "with planted neurons": planted,
+        "and their activations in a register": planted.with_registers(1, [(block, 3), (block, 7)]),
+    }
+    others = [random.choice([place for place, (_, of) in enumerate(files) if of != own]) for _, own in files]
+    pairs = [(pixels[place], pixels[other], int(random.integers(4))) for place, other in enumerate(others)]
+    for title, each in models.items():
+        shares = [_quarter_share(each, *pair) for pair in pairs]
+        outlying, masses = np.mean(shares, axis=0)
+        accuracy = validate(each, folder, limit=limit, batch_size=8)
+        figures = f"{100 * accuracy.top1:.1f} % | {outlying:.2f} | {100 * masses:.1f} %"
+        print(f"| {title} | {figures} |", flush=True)
+
+
+def _quarter_share(model: ViT, first: torch.Tensor, second: torch.Tensor, quarter: int) -> tuple[int, float]:
+    """Return how many patches of a mosaic have an outlying norm, and the share of attention on the first photograph.
+
+    It is the last layer's attention from the class token to patches, the mean over heads.
+    """
+    images, shown = compose(model, first, second, quarter)
+    trace, side = model.trace(images), model.config.patch_size
+    row = trace.block(-1).rows(0, 1)[0, :, 0, len(trace.prefix) :].mean(0)  # (n,)
+    inside = torch.from_numpy(shown[side // 2 :: side, side // 2 :: side]).flatten()
+    return int(token_norms(model, trace).outliers.any(0).sum()), float(row[inside].sum() / row.sum())
+
+
 def main() -> None:
-    """Run one of the two measurements."""
+    """Run one of the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="dinov2-s14-everyday")
     parser.add_argument("--photographs", help="folder of photographs for the second measurement")
-    parser.add_argument("--limit", type=int, default=200)
+    parser.add_argument("--repair", help="folder of photographs in a folder for each class, for the third measurement")
+    parser.add_argument("--limit", type=int, help="photographs; by default 200, and 500 for accuracies")
+    parser.add_argument("--mosaics", type=int, default=200)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.photographs:
-        ablation(arguments.model, arguments.photographs, arguments.limit)
+        ablation(arguments.model, arguments.photographs, arguments.limit or 200)
+    elif arguments.repair:
+        repair(arguments.model, arguments.repair, arguments.limit or 500, arguments.mosaics)
     else:
         costs(arguments.model)
 

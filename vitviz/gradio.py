@@ -223,7 +223,7 @@ class _Engine:
             raise ComponentError(
                 "Expected a photograph in this app's cache, got one that was deleted. Choose it again."
             )
-        opened = {"image": None, "model": source.get("model"), "size": source.get("size")}
+        opened = {"image": None, **{name: source.get(name) for name in ("model", "size", "registers")}}
         return name, call.get("ask", {}), opened, path.read_bytes()
 
     def _packed(self, line: dict[str, Any]) -> dict[str, Any]:

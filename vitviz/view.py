@@ -5,6 +5,7 @@ import html
 import io
 import math
 import os
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,9 +42,11 @@ from vitviz.images.picture import Picture
 from vitviz.images.preprocess import Preprocess
 from vitviz.language.captioner import load_captioner
 from vitviz.language.words import Words
+from vitviz.model.registers import find_neurons
 from vitviz.model.trace import AttentionTrace, Query, Trace, describe_query
 from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE, activate, rank
+from vitviz.phrases import Phrase
 from vitviz.progress import watch
 from vitviz.weights.text_tower import TextTower, classify_texts
 from vitviz.writing import write
@@ -480,9 +483,30 @@ class View:
         """Return patches with an outlying norm or share of attention, and the neurons that make them; see
         `vitviz.analysis.sinks.sinks`.
 
-        `view.model.with_registers()` moves these norms to registers.
+        `view.repair()` moves the norms to a register.
         """
         return sinks(self.model, self.trace, target=target, contrast=contrast)
+
+    @check_arguments(ExplorerError)
+    def repair(self, registers: int = 1) -> "View":
+        """Return a view of this photograph with test-time registers, which take the activations of `sinks().neurons`.
+
+        The neurons are those of this photograph; `vitviz.load(..., registers=1)` finds those of several.
+
+        Raises:
+            ExplorerError: if no neuron makes an outlying norm in this photograph.
+            ModelError: for less than one register, or for a model that cannot have any.
+        """
+        neurons = find_neurons(self.model, self.trace)
+        if not neurons:
+            text = "Expected a photograph with patches of outlying norm, got none. Use it without registers."
+            raise ExplorerError(Phrase("nothing-to-repair", text))
+        model = self.model.with_registers(registers, [(neuron.block, neuron.index) for neuron in neurons])
+        began = time.perf_counter()
+        with torch.no_grad():
+            trace = model.trace(self.images)
+        parts = self.preprocess, self.photo, self._pixels, self.geometry
+        return View(model, *parts, trace, time.perf_counter() - began, self.name)
 
     @check_arguments(ExplorerError)
     def texts(self, texts: Sequence[str], tower: TextTower | str | os.PathLike[str] | None = None) -> "View":

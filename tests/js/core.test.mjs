@@ -104,7 +104,8 @@ test('while another scene loads, the current one shows what it can', () => {
 });
 
 const LIMITS = { ...SCENES[0].limits, grid: [5, 7], prefix: ['CLS', 'register 1', 'register 2'] };
-const SCENE = { id: 'scene', source: { image: 'church', photo: null, model: 'a model', size: null, texts: null },
+const SCENE = { id: 'scene',
+  source: { image: 'church', photo: null, model: 'a model', size: null, texts: null, registers: null },
   limits: LIMITS };
 const SMALL = { id: 'small', source: { ...SCENE.source, model: 'b' },
   limits: { ...LIMITS, depth: 6, heads: 2, prefix: [] } };

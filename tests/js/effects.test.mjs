@@ -37,8 +37,8 @@ function page({ block = never, rollout = null, stored = null, more = {}, decode 
       : { open, rollout: rollout ?? never }[name](about, ask, how)),
   };
   const scenes = new Map();
-  const resolve = ({ image, photo, model, size, texts }) => (
-    { image: image ?? 'first', photo, model: model ?? stored ?? 'm', size: size ?? own, texts });
+  const resolve = (source) => ({ ...source, image: source.image ?? 'first', model: source.model ?? stored ?? 'm',
+    size: source.size ?? own });
   const forget = (model) => {
     const last = stored === model && stored !== null;
     if (last) stored = null;
@@ -66,7 +66,7 @@ function page({ block = never, rollout = null, stored = null, more = {}, decode 
 test('the first scene is opened and shown', async () => {
   const { store, scenes, opens, answer, ids } = page();
   assert.deepEqual(opens.map(({ source }) => source),
-    [{ image: 'first', photo: null, model: 'm', size: 224, texts: null }]);
+    [{ image: 'first', photo: null, model: 'm', size: 224, texts: null, registers: null }]);
   await answer(0);
   const { image, model, size, scene, linked, block } = store.get();
   assert.deepEqual([image, model, size, scene.id, linked, block], ['first', 'm', 224, 'first m 224', false, null]);

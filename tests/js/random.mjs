@@ -23,7 +23,7 @@ export const LIMITS = [
 export const SCENES = LIMITS.map((limits, place) => ({
   id: `scene-${place}`, limits,
   source: { image: place === 1 ? null : `image-${place}`, photo: place === 1 ? '0123456789abcdef' : null,
-    model: `model-${place}`, size: place === 2 ? 518 : null, texts: null },
+    model: `model-${place}`, size: place === 2 ? 518 : null, texts: null, registers: null },
 }));
 
 /** Names of images, photographs and models with characters that an address must escape. */

@@ -18,8 +18,10 @@ from offered import SPOTS, WIDTH, ask, cached, folder, new_endpoints, photograph
 from PIL import Image
 
 from vitviz import Group, Similarity
+from vitviz.analysis.tokens import token_norms
 from vitviz.attribution.attention import rollout_matrix
 from vitviz.attribution.registry import METHODS
+from vitviz.errors import VitvizError
 from vitviz.evaluation.evidence import find_set
 from vitviz.images import decoding
 from vitviz.lecture.texts import LectureError
@@ -337,6 +339,16 @@ def test_bright_spots_match_python(endpoints: Endpoints, scene: str, tmp_path: P
     (changed,) = (each for each in found.change.top(tiny.CLASSES) if each.label == label)
     assert (before, after) == pytest.approx((changed.before, changed.after))
 
+    manifest = planted.open(photograph(), registers=1)
+    repaired = view_of(planted, manifest["id"])
+    assert (manifest["prefix"][-1], manifest["title"]) == ("register 1", "Tiny spots + 1 register")
+    assert manifest["id"] not in (opened, planted.open(photograph(), registers=2)["id"])
+    assert not token_norms(repaired.model, repaired.trace).outliers.any()
+    by_hand = view.model.with_registers(1, [(0, index) for index in SPOTS])
+    tiny.close(repaired.trace.logits, by_hand(view.images))
+    with pytest.raises(VitvizError, match="outlying norm"):
+        endpoints.open(photograph(), registers=1)
+
 
 def test_evidence_matches_python(endpoints: Endpoints, scene: str) -> None:
     view, apart = view_of(endpoints, scene), list[int]()
@@ -361,6 +373,7 @@ TABLE: list[tuple[str, dict[str, Any], str]] = [  # endpoint, arguments, part of
     *(("open", {"photo": photograph(), "size": size}, "size") for size in (91.0, True, 0, 10**6)),
     *(("open", {"photo": photograph(), "size": size}, str(size)) for size in (1, 12, 9 * WIDTH, 10**5)),
     ("open", {"photo": photograph(), "detail": 91}, "detail"),
+    *(("open", {"photo": photograph(), "registers": count}, "registers") for count in (0, 17, 1.0, True)),
     ("decompose", {"target": tiny.CLASSES}, str(tiny.CLASSES)),
     ("decompose", {"target": "group:1,2"}, "whose score is a sum"),
     *(("edge", {**EDGE, name: 10**4}, "10000") for name in EDGE),

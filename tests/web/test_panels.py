@@ -13,7 +13,7 @@ from patience import wait_until
 from PIL import Image
 from playwright.sync_api import Locator, expect
 from playwright.sync_api import Page as Browser
-from running import DOG, SCENE, THINGS, Gate, Running, address, example, expect_map, ready, settled, upload
+from running import CLOSE, DOG, SCENE, THINGS, Gate, Running, address, example, expect_map, ready, settled, upload
 from viewer_pages import pixels
 
 from vitviz.attribution.registry import METHODS
@@ -563,8 +563,26 @@ def test_bright_spots_of_planted_neurons_match_python(page: Browser, app: Runnin
     shown = {row.label: row.after for row in found.change.top(len(view.labels))}
     for row in panel.locator(".vv-moved li").all():
         expect(row.locator("> span").last).to_have_text(percent(shown[row.locator(".vv-name").inner_text()]))
+    panel.get_by_role("button", name="Repair").click()
+    labels = page.locator(".vv-explore .vv-pane .vv-of")
+    expect(labels).to_have_text(["Church · Tiny spots", "Church · Tiny spots + 1 register"])
+    hover = """() => {
+        const pointer = { patch: [2, 3], query: [2, 3], pane: 0, over: true, scene: vitviz.store.get().scene.id };
+        vitviz.store.dispatch({ type: 'hover', pointer });
+    }"""
+    page.evaluate(hover)  # both photographs follow the pointer
+    settled(page)
+    repaired = view.repair()
+    for pane, each in enumerate((view, repaired)):
+        expected = each.attention(2, "mean", (2, 3)).values.ravel()
+        shown = page.evaluate(f"Array.from(vitviz.panels[0].saved({pane}).saved.values)")
+        np.testing.assert_allclose(shown, expected, atol=CLOSE)
+    assert "registers2=1" in page.url
+    panel.get_by_role("button", name="Repair").click()
+    expect(labels).to_have_count(1)
     page.goto(f"{app.url}?open=spots")
     expect(words).to_contain_text("None: no patch")
+    expect(panel.get_by_role("button", name="Repair")).to_be_hidden()
 
 
 def test_few_patches_that_are_enough_match_python_and_are_in_the_link(opened: Browser, app: Running) -> None:

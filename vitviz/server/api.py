@@ -43,6 +43,7 @@ class Programs:
             model: str | None = None,
             size: int | None = None,
             texts: list[str] | None = None,
+            registers: int | None = None,
         ) -> dict[str, Any]:
             file: Any = photo  # Gradio passes on whatever the client sent
             path = file.get("path") if isinstance(file, dict) else getattr(file, "path", None)
@@ -52,7 +53,7 @@ class Programs:
                 data = self.endpoints.uploads.read(path)
             except UploadError as error:
                 raise _shown(str(error)) from error
-            opening = {"photo": data, "model": model, "size": size, "texts": texts}
+            opening = {"photo": data, "model": model, "size": size, "texts": texts, "registers": registers}
             manifest = await self._answer(request, "open", opening)
             return {name: value for name, value in manifest.items() if name not in PICTURES}
 

@@ -35,6 +35,7 @@ SceneId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", description="the id of
 Photo = Annotated[bytes, Field(max_length=MAX_PHOTO_BYTES, description=f"a file of at most {_MEGABYTES} MB")]
 Name = Annotated[str, Field(min_length=1, max_length=300, description="a name")]
 Size = Annotated[int, Field(ge=1, le=10**5, description="a size in pixels")]
+Registers = Annotated[int, Field(ge=1, le=16, description="a number of registers")]
 Index = Annotated[int, Field(ge=0, le=10**6, description="a whole number from 0")]
 Spelling = Annotated[str, Field(min_length=1, max_length=60_000, description="a label or a target's spelling")]
 Target = Index | Spelling

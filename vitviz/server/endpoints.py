@@ -94,6 +94,7 @@ class Endpoints(Opening):
         image: args.Name | None = None,
         ahead: args.Switch = False,
         texts: args.Texts | None = None,
+        registers: args.Registers | None = None,
     ) -> dict[str, Any]:
         """Open a photograph: run a Vision Transformer on it once, and return its id and predictions.
 
@@ -105,13 +106,15 @@ class Endpoints(Opening):
             ahead: open it before the visitor asks for it; refused while anything else waits or runs.
             texts: texts that become the classes, such as "a photo of a cat", for models with a text tower (CLIP,
                 SigLIP); they are classes for all other endpoints too.
+            registers: test-time registers, which take the activations of the neurons that make bright spots (see
+                sinks); the photograph must have such neurons.
 
         Returns:
             scene: "id" for the other endpoints; "predictions", the most probable classes as [label, probability,
                 index]; "grid", the numbers of rows and columns of patches; "prefix", the names of the tokens before the
                 patches; "blocks" and "heads", the numbers of layers and of heads in each; "labels", all classes.
         """
-        return self.open_scene(photo, image, model, size, ahead, texts).manifest
+        return self.open_scene(photo, image, model, size, ahead, texts, registers).manifest
 
     def block(self, scene: args.SceneId, block: args.Index) -> bytes:
         """Return queries, keys and log-sum-exp of one block as a file of `vitviz.web.payload`.

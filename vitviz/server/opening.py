@@ -14,7 +14,7 @@ from PIL import Image
 
 from vitviz.errors import VitvizError
 from vitviz.explorer import Explorer
-from vitviz.formatting import describe_bytes
+from vitviz.formatting import counted, describe_bytes
 from vitviz.images.decoding import decode_apart
 from vitviz.model.devices import return_freed_memory
 from vitviz.phrases import Phrase
@@ -36,6 +36,7 @@ TRIM_EVERY = 5.0  # seconds between returns of freed memory, because the kernel 
 TOWERS = 2.5  # memory of both towers relative to the image tower: 2.2 for SigLIP B/16
 DECODING = 150_000_000  # bytes of a large photograph and of its copy from the process that decodes it
 READING = Phrase("reading-the-text", "Reading the text")  # progress message
+REPAIRING = Phrase("repairing", "Running the model with a register")
 LIGHT_TOKENS = 1_400  # with more tokens, questions declared as light take longer than a few milliseconds
 
 log = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ class Opening:
         size: int | None,
         ahead: bool,
         texts: Sequence[str] | None = None,
+        registers: int | None = None,
     ) -> OpenScene:
         """Return the scene of a photograph or an example; the model runs only if the cache lacks the scene.
 
@@ -88,12 +90,15 @@ class Opening:
         data, example = self._photograph(photo, image)
         source = self.menu.permit(model or self.menu.default)
         loaded = self._load(source)
-        name = scene_id(data, loaded.fingerprint, size, self.menu.settings.secret, texts)
+        name = scene_id(data, loaded.fingerprint, size, self.menu.settings.secret, texts, registers)
         scene: OpenScene | None = self.cache.get((name, OPEN))
         if scene is None and ahead and not self.jobs.idle:
             raise BusyError(self.jobs.seconds(Kind.PHOTO))
         if scene is None and texts:
-            return self._classify_texts(name, self.open_scene(photo, image, model, size, ahead), texts)
+            plain = self.open_scene(photo, image, model, size, ahead, None, registers)
+            return self._classify_texts(name, plain, texts)
+        if scene is None and registers:
+            return self._repair(name, self.open_scene(photo, image, model, size, ahead), registers)
         return scene or self._open(name, data, example, source, loaded.explorer, size)
 
     def begin(self, model: str | None) -> tuple[str, Future[Loaded]]:
@@ -220,14 +225,25 @@ class Opening:
 
     def _classify_texts(self, name: str, opened: OpenScene, texts: Sequence[str]) -> OpenScene:
         """Return a scene whose classes are texts; the image tower does not run again."""
-        explorer = self._load(opened.model).explorer
         self.load_text_tower(opened)
         with self.jobs.run(Kind.SHORT):
             report(READING)
-            view = opened.view.texts(texts)
+            return self._derived(name, opened, opened.view.texts(texts), opened.scene.title)
+
+    def _repair(self, name: str, opened: OpenScene, registers: int) -> OpenScene:
+        """Return a scene of the same photograph whose model has test-time registers, see `View.repair`."""
+        check_fits(self._load(opened.model).explorer, opened.view.photo.size, opened.scene.size, self.menu.settings)
+        with self.jobs.run(Kind.PHOTO):
+            report(REPAIRING)
+            title = f"{opened.scene.title} + {counted(registers, 'register')}"
+            return self._derived(name, opened, opened.view.repair(registers), title)
+
+    def _derived(self, name: str, opened: OpenScene, view: View, title: str) -> OpenScene:
+        """Return a scene with another view of an open photograph."""
         plain = opened.scene
         source: dict[str, Any] = {"image": plain.image, "own": plain.own, "model": plain.model, "size": plain.size}
-        scene = Scene.of(view, sizes=plain.sizes, **source)
+        scene = Scene.of(view, title=title, sizes=plain.sizes, **source)
+        explorer = self._load(opened.model).explorer
         return self._keep(OpenScene(name, view, opened.model, scene, scene.manifest(name)), explorer)
 
     def load_text_tower(self, opened: OpenScene) -> None:

@@ -74,7 +74,7 @@ async def lines(
         name: the endpoint's name.
         arguments: the endpoint's arguments from a client, not yet checked.
         address: address of the client.
-        source: {image, model, size, texts}, if the scene must be opened before the question is answered.
+        source: {image, model, size, texts, registers}, if the scene must be opened before the question is answered.
         photo: content of the photograph's file; `None` for an example.
     """
     try:
@@ -120,6 +120,7 @@ def _source(
     model: args.Name | None = None,
     size: args.Size | None = None,
     texts: args.Texts | None = None,
+    registers: args.Registers | None = None,
 ) -> None:
     """Declare the arguments of a source."""
 

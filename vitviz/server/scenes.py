@@ -44,7 +44,7 @@ class OpenScene:
     """A photograph that one model has processed, with its trace.
 
     Args:
-        id: hash of photograph, model, input size, and texts as classes.
+        id: hash of photograph, model, input size, texts as classes, and test-time registers.
         view: view of the photograph.
         model: the model's source.
         scene: content of a saved page.
@@ -158,12 +158,19 @@ def picture_bytes(picture: Image.Image) -> int:
 
 
 def scene_id(
-    photo: bytes, fingerprint: str, size: int | None, secret: bytes, texts: Sequence[str] | None = None
+    photo: bytes,
+    fingerprint: str,
+    size: int | None,
+    secret: bytes,
+    texts: Sequence[str] | None = None,
+    registers: int | None = None,
 ) -> str:
     """Return the id of a scene: equal in all processes that share the secret, and unguessable without it."""
     parts = [hashlib.sha256(photo).hexdigest(), fingerprint, str(size)]
     if texts:
         parts.append(json.dumps(texts))
+    if registers:
+        parts.append(f"{registers} registers")
     return hmac.new(secret, " ".join(parts).encode(), "sha256").hexdigest()[:ID_DIGITS]
 
 

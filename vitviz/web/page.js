@@ -4,7 +4,7 @@ import { decoded } from './compute/payload.js';
 import { queryOn } from './compute/query.js';
 import { isStep, reduce, restore, showable } from './core/actions.js';
 import { ROOM_PANELS } from './core/rooms.js';
-import { INITIAL, saved } from './core/state.js';
+import { INITIAL, SOURCE, saved } from './core/state.js';
 import { createStore } from './core/store.js';
 import { format, parse } from './core/url.js';
 import { languageOf, learn, speak, tr } from './core/words.js';
@@ -87,7 +87,7 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
   const { signal } = leaving;
   const still = window.matchMedia('(prefers-reduced-motion: reduce)');
   const backend = progress.watch(innerBackend, first,
-    { image: first.image, photo, model: first.model, size: first.size, texts: null });
+    { ...SOURCE, image: first.image, photo, model: first.model, size: first.size });
   let frame = 0;
   const draws = () => { frame ||= requestAnimationFrame(draw); };
   const changed = () => {
@@ -142,9 +142,10 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
   followAnimation(store, still, signal);
   const chosen = () => (backend.can.choose ? home.get() : null);
   /** @param {import('./core/state.js').Source} source - replace defaults by names */
-  const resolve = ({ image, photo, model, size, texts }) => (backend.can.open
-    ? { image: image ?? (photo ? null : first.image), photo, model: model ?? chosen() ?? first.model, size, texts }
-    : { image: first.image, photo: null, model: first.model, size: first.size, texts: null });
+  const resolve = (source) => (backend.can.open
+    ? { ...source, image: source.image ?? (source.photo ? null : first.image),
+      model: source.model ?? chosen() ?? first.model }
+    : { ...SOURCE, image: first.image, model: first.model, size: first.size });
   const forget = (/** @type {string | null} */ model) => {
     const was = model !== null && model === home.get();
     if (was) home.set(null);

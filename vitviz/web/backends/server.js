@@ -96,9 +96,9 @@ export function serverBackend({ base, photos, lecture }) {
     body.set('ask', JSON.stringify(id ? { scene: id, ...rest } : rest));
     if (patches) body.set('patches', patches.join(',')); // thousands of them exceed the server's bound of JSON
     if (source) {
-      const { image, model, size, texts } = source;
-      body.set('source', JSON.stringify({ image, model, size, texts }));
-      if (source.photo) body.set('photo', await photographOf(source.photo, photos, base, { signal }), 'photo');
+      const { photo, ...named } = source;
+      body.set('source', JSON.stringify(named));
+      if (photo) body.set('photo', await photographOf(photo, photos, base, { signal }), 'photo');
     }
     if (file) body.set('photo', file, file.name);
     return body;

@@ -121,6 +121,7 @@ const ASKED = Object.freeze(['target', 'against', 'lensClass', 'off', 'erased', 
 
 /**
  * Request a scene: an example replaces a photograph and vice versa; a new model resets input size and texts.
+ * Registers belong to one model and photograph.
  * @param {State} state @param {Action} action
  */
 function sourced(state, { source, at = null }) {
@@ -129,6 +130,7 @@ function sourced(state, { source, at = null }) {
   if (source.image) next.photo = null;
   if (source.photo) next.image = null;
   if ('model' in source) Object.assign(next, { size: null, texts: null, ...source });
+  if ('model' in source || 'image' in source || 'photo' in source) next.registers = source.registers ?? null;
   if ('model' in source || 'texts' in source) { // the classes differ
     Object.assign(next, { target: null, against: null, lensClass: null });
   }

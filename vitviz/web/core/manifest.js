@@ -15,7 +15,8 @@ import { SIMILARITY } from './state.js';
 /**
  * The manifest of a scene, written by `vitviz.web.scene`.
  * @typedef {object} Manifest
- * @property {string} id - identifies photograph, model, input size and texts: the same four give the same id
+ * @property {string} id - identifies photograph, model, input size, texts and registers: the same five
+ *   give the same id
  * @property {{url: string, width: number, height: number}} photo
  * @property {[number, number, number, number]} frame - the model's input, in pixels of `photo`
  * @property {[number, number]} grid @property {string[]} prefix @property {number} depth @property {number} heads

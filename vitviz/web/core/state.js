@@ -20,6 +20,7 @@ import { LANGUAGES } from './words.js';
  * @property {string | null} model
  * @property {number | null} size - input size in pixels; null for the model's own
  * @property {string[] | null} texts - the classes, for a model with a text tower; null for the model's own
+ * @property {number | null} registers - test-time registers, which take the activations behind bright spots
  */
 
 /** @typedef {NonNullable<Arguments['descriptors']['descriptor']>} Descriptor */
@@ -46,7 +47,7 @@ import { LANGUAGES } from './words.js';
  * The state of one pane.
  * @typedef {object} PaneState
  * @property {string | null} image @property {string | null} photo @property {string | null} model
- * @property {number | null} size @property {string[] | null} texts
+ * @property {number | null} size @property {string[] | null} texts @property {number | null} registers
  * @property {number | null} block - from 0; null for the last one
  * @property {number | 'mean' | 'max' | 'min'} head - from 0, or how heads are fused
  * @property {Opened | null} scene
@@ -93,6 +94,8 @@ export const FIELDS = Object.freeze({
   size: { initial: /** @type {number | null} */ (null), url: 'size', kind: whole(10, 99999, 'an input size in pixels'),
     pane: true },
   texts: { initial: /** @type {string[] | null} */ (null), url: 'texts', kind: TEXTS, pane: true, saved: false },
+  registers: { initial: /** @type {number | null} */ (null), url: 'registers',
+    kind: whole(1, 16, 'a number of registers'), pane: true, saved: false },
   /** null: see `shownBlock` */
   block: { initial: /** @type {number | null} */ (null), url: 'layer', kind: LAYER, pane: true },
   head: { initial: /** @type {PaneState['head']} */ ('mean'), url: 'head', kind: HEAD, pane: true },
@@ -189,7 +192,8 @@ export const INITIAL = Object.freeze(/** @type {any} */ (
 /** The fields of a pane, which are swapped when the other pane becomes active. */
 export const PANE = Object.freeze(ENTRIES.filter(([, { pane }]) => pane).map(([name]) => name));
 
-export const SOURCE = Object.freeze({ image: null, photo: null, model: null, size: null, texts: null });
+export const SOURCE = Object.freeze(
+  { image: null, photo: null, model: null, size: null, texts: null, registers: null });
 
 const { fuse, discard, residual, start } = INITIAL;
 /** The default options of rollout, used for the files that accompany a photograph. */

@@ -181,7 +181,7 @@ export class SceneEffects {
     if (loading) return loading.scene; // the other pane is opening the same scene
     const { image, model, size, depth } = manifest;
     const photo = image === null ? source.photo : null;
-    const scene = new Scene(manifest, { image, photo, model, size, texts: source.texts });
+    const scene = new Scene(manifest, { ...source, image, photo, model, size });
     this.start(scene, Math.min(paneOf(this.page.store.get(), pane)?.block ?? Infinity, depth - 1));
     return scene;
   }

@@ -279,7 +279,7 @@ export class Explore extends Panel {
     if (!scene || !showing || held.changes === this.page.changes) return false;
     if (held.scene !== scene) {
       const [before, now] = [held.scene, scene].map((each) => each && (
-        JSON.stringify({ ...each.source, size: null, texts: null })));
+        JSON.stringify({ ...each.source, size: null, texts: null, registers: null })));
       held.scene = scene;
       held.pane.open(scene.image, scene.geometry, scene.grid, before === now);
     }

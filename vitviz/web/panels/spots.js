@@ -36,6 +36,20 @@ export class SpotsPanel extends Panel {
     this.questions = new Questions(page.backend, page.changed);
     this.offered = Boolean(page.models?.questions.sinks);
     this.drawn = '';
+    this.find('[data-do=repair]').addEventListener('click', () => this.repair());
+  }
+
+  /** Open the photograph with a register in the other pane, or return to the photograph without one. */
+  repair() {
+    const { page: { store, act } } = this;
+    const { registers, beside, pane } = store.get();
+    if (registers && beside) store.dispatch({ type: 'activate', pane: 1 - pane });
+    if (beside) act('compare'); // closes the other pane
+    else if (registers) store.dispatch({ type: 'open', source: { registers: null } });
+    if (registers || beside?.registers) return;
+    act('compare');
+    store.dispatch({ type: 'open', source: { registers: 1 } });
+    store.dispatch({ type: 'activate', pane: 0 });
   }
 
   /**
@@ -53,6 +67,10 @@ export class SpotsPanel extends Panel {
     /** @type {Spots | undefined} */
     const answer = this.questions.answer(scene, question);
     const spots = answer ? spotsOf(answer.sinks, block) : [];
+    const repaired = Boolean(state.registers || state.beside?.registers);
+    const button = this.found('[data-do=repair]');
+    button.hidden = !repaired && !answer?.neurons.length;
+    button.setAttribute('aria-pressed', String(repaired));
     const drawn = JSON.stringify([scene.id, Boolean(answer), spots[0]?.block, spoken()]);
     if (drawn !== this.drawn) {
       this.drawn = drawn;

@@ -23,6 +23,8 @@ import { savedPage } from './saved.js';
  * @property {string} worker @property {string} saved - the frame of a saved page
  */
 
+/** Parts of a source that a static site cannot compute, and why. */
+const LACKING = { texts: 'a-static-site-has-no', registers: 'a-static-site-has-no-registers' };
 const UNKNOWN = 'expected-an-open-photograph-got';
 
 /** @param {Blob} blob @returns {string} an address that is valid until the page is closed */
@@ -139,8 +141,8 @@ export function onnxBackend({ base, site, photos, lecture }) {
       throw new BackendError(tr('expected-the-models-own-input',
         about.larger.size, source.size), 'refused');
     }
-    if (source.texts) {
-      throw new BackendError(tr('a-static-site-has-no'), 'refused');
+    for (const [part, words] of Object.entries(LACKING)) {
+      if (source[/** @type {keyof Source} */ (part)]) throw new BackendError(tr(words), 'refused');
     }
     const place = folder(source);
     if (place) {
