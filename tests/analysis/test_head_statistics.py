@@ -23,13 +23,14 @@ import vitviz.model.trace
 from vitviz.analysis import AnalysisError, attention_statistics
 from vitviz.analysis.attention_statistics import QueryRange, effective_rank, row_statistics
 from vitviz.analysis.head_statistics import STATISTICS, HeadStatistics, folder_statistics, head_statistics
-from vitviz.analysis.importance import Importance, ablation_logit, gradient
+from vitviz.analysis.importance import Importance, ablation_logit, estimated_logit, gradient
 from vitviz.attribution.targets import Target
 from vitviz.images.decoding import decode
 from vitviz.images.folders import DataError
 from vitviz.images.geometry import Geometry
 from vitviz.images.preprocess import Preprocess
-from vitviz.model.edits import Cut, Edits
+from vitviz.model.edits import BlockEdit, Cut, Edits
+from vitviz.model.ops import Ops
 from vitviz.model.trace import BlockTrace, TraceError
 from vitviz.model.vit import ViT
 
@@ -436,6 +437,23 @@ def test_importances_of_kept_blocks_match_the_full_trace() -> None:
     torch.testing.assert_close(ablations, expected[:, [0, 2]], rtol=1e-3, atol=1e-5)
     with pytest.raises(TraceError, match="got 1"):
         gradient(Importance(model, gaps, TARGET))
+
+
+def test_estimated_drop_is_the_slope_of_the_exact_score() -> None:
+    model, images = tiny.model().double(), tiny.images().double()
+    trace = model.trace(images)
+    estimates, epsilon = estimated_logit(Importance(model, trace, TARGET)), 1e-4
+    scale = torch.ones(5, 1, 1, dtype=torch.float64)
+    for block, head in ((0, 1), (2, 3)):
+        scores = []
+        for step in (epsilon, -epsilon):
+            (changed := scale.clone())[head] += step
+            tokens = model.blocks[block](trace.stream(block), None, Ops(BlockEdit(scale=changed)))
+            for later in model.blocks[block + 1 :]:
+                tokens = later(tokens)
+            scores.append(TARGET.score(TARGET.read(model, model.finish(tokens))))
+        slopes = (scores[0] - scores[1]) / (2 * epsilon)
+        torch.testing.assert_close(estimates[:, block, head], slopes.detach(), rtol=1e-4, atol=1e-8)
 
 
 def test_importances_change_no_model_trace_or_generator() -> None:

@@ -362,6 +362,17 @@ def test_evidence_matches_python(endpoints: Endpoints, scene: str) -> None:
     assert endpoints.evidence(scene, apart=everything)["patches"] is None
 
 
+def test_values_of_another_photograph_match_python(endpoints: Endpoints, scene: str) -> None:
+    other = endpoints.open(photograph(7))["id"]
+    view, peer = view_of(endpoints, scene), view_of(endpoints, other)
+    for place, changes in ({"head": 2}, {"heads": [(1, 2)]}), ({}, {"blocks": [1]}):
+        answer, change = endpoints.patch(scene, other, 1, **place, target=3), view.patch(peer, **changes, target=3)
+        expected = [float(change.target_before[0]), float(change.target_after[0])]
+        assert answer["target"][1:] == pytest.approx(expected, rel=1e-4)
+    same = endpoints.patch(scene, scene, 1, head=2)["target"]
+    assert same[1] == pytest.approx(same[2], abs=1e-6)  # the photograph patched with itself
+
+
 EDGE = {"block": 1, "head": 0, "query": 2, "key": 5}
 TABLE: list[tuple[str, dict[str, Any], str]] = [  # endpoint, arguments, part of the error message
     ("open", {}, "photograph"),
@@ -401,6 +412,7 @@ TABLE: list[tuple[str, dict[str, Any], str]] = [  # endpoint, arguments, part of
     ("intervene", {"heads": [[0]]}, "[[0]]"),
     ("intervene", {"heads": [[tiny.DEPTH, 0]]}, str(tiny.DEPTH)),
     ("heads", {"names": ["beauty"]}, "beauty"),
+    ("patch", {"other": "0" * 32, "block": 0}, "not open"),
     ("layers", {"more": 1}, "more"),
     ("attention", {"block": tiny.DEPTH}, str(tiny.DEPTH)),
     ("attention", {"block": 0, "head": tiny.HEADS}, str(tiny.HEADS)),
@@ -442,6 +454,7 @@ OF_SCENES = [name for name in QUESTIONS if "scene" in signature(getattr(Endpoint
 MORE = {"edge": EDGE, "faithfulness": {"methods": ["gae"]}, "heads": {"names": ["distance"]}}
 MORE |= {name: {"block": 0} for name in ("block", "attention")}
 UNKNOWN = "0" * 32
+MORE["patch"] = {"other": UNKNOWN, "block": 0}
 
 
 @pytest.mark.parametrize("name", OF_SCENES)

@@ -515,6 +515,46 @@ def test_bars_of_the_score_add_up_to_the_sum_of_python(opened: Browser, app: Run
     assert opened.evaluate("vitviz.store.get().head") == 1
 
 
+def test_estimates_beside_exact_runs_match_python_and_can_be_stopped(opened: Browser, app: Running) -> None:
+    panel, view = tab(opened, SUMS), app.view()
+    panel.locator(".vv-waterfall [data-layer='1']").click()
+    settled(opened)
+    gate = Gate(opened, "**/vitviz/heads")
+    button = panel.locator("[data-do=exact]")
+    button.click()
+    gate.wait()
+    expect(button).to_have_text("Stop")
+    button.click()
+    expect(button).to_have_text("Run again without each head")
+    gate.open()
+    settled(opened)
+    dots = panel.locator(".vv-exact .vv-dot")
+    expect(dots).to_have_count(0)
+    button.click()
+    expect(dots).to_have_count(view.trace.heads)
+    expect(button).to_be_hidden()
+    table = view.heads(["estimated_logit", "ablation_logit"])
+    shown = np.array([re.findall(r"[−\d][\d.]*", dot.text_content())[1:] for dot in dots.all()])
+    shown = np.char.replace(np.char.rstrip(shown, "."), "−", "-").astype(float)  # (H, 2)
+    expected = np.stack([table[name][1] for name in ("estimated_logit", "ablation_logit")], axis=1)
+    np.testing.assert_allclose(shown, expected, atol=0.006 * np.abs(expected).max())
+    button = panel.locator("[data-do=patch]")
+    expect(button).to_be_hidden()
+    opened.evaluate(
+        """() => {
+            vitviz.act('compare');
+            vitviz.store.dispatch({ type: 'open', source: { image: 'Dog' } });
+            vitviz.store.dispatch({ type: 'activate', pane: 0 });
+        }"""
+    )
+    panel.locator(".vv-head-bars [data-head='2']").click()
+    button.get_by_text("Take head 3 of layer 2 from Dog").click()
+    change = view.patch(app.view(DOG), heads=[(1, 2)], target=view.best(1)[0])
+    numbers = [percent(float(each[0])) for each in (change.target_before, change.target_after)]
+    words = f"{change.target} goes from {numbers[0]} to {numbers[1]} (exact"
+    expect(panel.locator(".vv-patched")).to_contain_text(words)
+
+
 def test_edge_of_a_pinned_patch_matches_python(opened: Browser, app: Running) -> None:
     view, point = app.view(), {"patch": [2, 3], "query": [2, 3], "pane": 0, "over": True}
     panel = opened.locator(".vv-edge")

@@ -79,11 +79,20 @@ def ablation_logit(inputs: Importance) -> Tensor:
 
 
 def gradient(inputs: Importance) -> Tensor:
-    """Compute the importance of each head by gradient: (B, L, H), float64, non-negative.
+    """Return the importance of each head by gradient: (B, L, H), float64, non-negative.
 
     |dS / dm| where m = 1 scales the head's output: Michel et al. 2019, "Are Sixteen Heads Really Better than One?",
-    equation 2. It equals |sum of A * dS / dA| over the head's attention A, but needs no N x N matrix. S is the target's
-    score; the paper uses the loss, whose gradient is near 0 for a confident prediction of a single image.
+    equation 2. The paper uses the loss instead of the score S; its gradient is near 0 for a confident prediction of a
+    single image.
+    """
+    return estimated_logit(inputs).abs()
+
+
+def estimated_logit(inputs: Importance) -> Tensor:
+    """Estimate the drop of the score without each head to first order: (B, L, H), float64.
+
+    dS / dm where m = 1 scales the head's output and S is the target's score. It equals the sum of A * dS / dA over the
+    head's attention A, but needs no N x N matrix. `ablation_logit` is the exact drop.
 
     The trace must have no edits, and contain every block from its first one to the last.
 
@@ -108,7 +117,7 @@ def gradient(inputs: Importance) -> Tensor:
             else:
                 upstream, slope = torch.autograd.grad(tokens, (stream, scale), upstream)
             if index in trace.blocks:
-                gradients.append(slope.abs().flatten(1).cpu().double())  # (B, H, 1, 1) -> (B, H)
+                gradients.append(slope.flatten(1).cpu().double())  # (B, H, 1, 1) -> (B, H)
     return torch.stack(gradients[::-1], dim=1)  # L x (B, H) -> (B, L, H)
 
 
@@ -159,6 +168,11 @@ STATISTICS = (
         ablation_probability, "Probability drop", "",
         "Exact drop of the target's probability when the head's output is set to zero; negative if it rises.",
         -1.0, 1.0, "model",
+    ),
+    Statistic(
+        estimated_logit, "Estimated score drop", "",
+        "First-order estimate of the score drop: gradient of the score with respect to a scale on the head's output.",
+        None, None, "model", "the graphs do not compute gradients of heads",
     ),
     Statistic(
         ablation_logit, "Score drop", "",

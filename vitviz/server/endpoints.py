@@ -60,6 +60,7 @@ from vitviz.web.responses import (
     describe_map,
     describe_rearranged,
     describe_sinks,
+    describe_target,
     describe_test,
     rounded,
 )
@@ -439,7 +440,7 @@ class Endpoints(Opening):
         with self.jobs.run(Kind.LONG):
             report(_computing(about), self._seconds(opened, about.forwards))
             order = self._map(opened, about, aim)[0] if view.model.removes_patches else None
-            options = {"removes": removes, "heatmap": None if order is None else [order]}
+            options: dict[str, Any] = {"removes": removes, "heatmap": None if order is None else [order]}
             earlier = [divmod(patch, columns) for patch in apart or ()]
             answer: dict[str, Any] = {"patches": None, "probability": None, "minimal": True}
             for found in find_set(view.model, view.images, **aim, **options, apart=earlier):
@@ -509,9 +510,40 @@ class Endpoints(Opening):
         aim = {} if target is against is None else self._aim(opened, target, against)
         with self._turn(opened, "an intervention", passes_need):
             change = ask_view(view, "intervene", drop=drop, heads=[tuple(pair) for pair in heads or []], **mode, **aim)
-        numbers = (*change.target_before.tolist(), *change.target_after.tolist())
-        named = {"target": [change.target, *map(rounded, numbers)], "scale": change.scale} if aim else {}
-        return {"classes": describe_change(view, change, classes or ()), **named}
+        return {"classes": describe_change(view, change, classes or ()), **(describe_target(change) if aim else {})}
+
+    def patch(
+        self,
+        scene: args.SceneId,
+        other: args.SceneId,
+        block: args.Index,
+        head: args.Index | None = None,
+        target: args.Target | None = None,
+        against: args.Index | None = None,
+    ) -> dict[str, Any]:
+        """Run the model with the output of a head or a layer from another photograph, and return predictions.
+
+        Args:
+            scene: the id of an open photograph.
+            other: the id of another photograph, opened with the same model.
+            block: the layer, counted from 0.
+            head: counted from 0; by default, the layer adds what its attention and MLP add in the other photograph.
+            target: a target to list as well, as for explain.
+            against: another class, from which the target is distinguished.
+
+        Returns:
+            change: "classes" as [label, before, after], the most probable before first; and "target" as
+                [name, before, after] and "scale".
+        """
+        opened = self._scene(scene)
+        view, peer = opened.view, self._other(opened, other).view
+        _check_index("block", block, view.trace.depth)
+        _check_index("head", head, view.trace.heads_in(block))
+        aim = self._aim(opened, target, against)
+        place: dict[str, Any] = {"blocks": [block]} if head is None else {"heads": [(block, head)]}
+        with self._turn(opened, "an intervention", passes_need):
+            change = ask_view(view, "patch", other=peer, **place, **aim)
+        return {"classes": describe_change(view, change), **describe_target(change)}
 
     def rearrange(self, scene: args.SceneId, shuffle: args.Index = 0, positions: args.Switch = True) -> dict[str, Any]:
         """Run the model with shuffled patches or without positions, and return probabilities before and after.
@@ -673,11 +705,8 @@ class Endpoints(Opening):
             raise ArgumentError(f"Expected two different classes, got {target} twice. Choose another one.")
         return {"target": target} if against is None else {"contrast": (target, against)}
 
-    def _with_vector(self, opened: OpenScene, spelling: str) -> str:
-        """Replace the photograph in `similar:SCENE` by its features; other spellings stay as they are."""
-        word, _, name = spelling.partition(":")
-        if word != "similar" or not re.fullmatch("[0-9a-f]{32}", name):
-            return spelling
+    def _other(self, opened: OpenScene, name: str) -> OpenScene:
+        """Return another open photograph with the same model."""
         try:
             other = self._scene(name)
         except UnknownScene:  # this error would make the page send the explained photograph again
@@ -686,6 +715,14 @@ class Endpoints(Opening):
             raise ArgumentError(
                 "Expected a photograph opened with the same model, got one of another model. Open both with one model."
             )
+        return other
+
+    def _with_vector(self, opened: OpenScene, spelling: str) -> str:
+        """Replace the photograph in `similar:SCENE` by its features; other spellings stay as they are."""
+        word, _, name = spelling.partition(":")
+        if word != "similar" or not re.fullmatch("[0-9a-f]{32}", name):
+            return spelling
+        other = self._other(opened, name)
         return str(Similarity(other.view.features, other.scene.image or "the other photograph"))
 
     def _map(self, scene: OpenScene, method: Method, aim: dict[str, Any]) -> tuple[NDArray[np.float32], dict[str, Any]]:

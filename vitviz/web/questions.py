@@ -66,6 +66,10 @@ QUESTIONS = {
         ),
         Question(name="evidence", waiting="Searching for a few sufficient patches"),
         Question(name="intervene", waiting="Running the model again", settle=200),
+        Question(
+            name="patch", waiting="Running the model again",
+            not_in_browser="the graphs do not take activations of another photograph",
+        ),
         Question(name="rearrange", waiting="Running the model again"),
         Question(name="attention", page=False, light=True, not_in_browser="the page computes it from a block"),
         Question(name="lecture", waiting="Loading the lecture’s numbers", programs=False, light=True, room="lecture"),

@@ -177,6 +177,12 @@ def describe_change(view: View, change: Change, classes: Collection[int] = ()) -
     return [[view.labels[index], float(before[index]), float(after[index])] for index in order]
 
 
+def describe_target(change: Change) -> dict[str, Any]:
+    """Return "target", [name, before, after], and the "scale" of these readings."""
+    numbers = (*change.target_before.tolist(), *change.target_after.tolist())
+    return {"target": [change.target, *map(rounded, numbers)], "scale": change.scale}
+
+
 def describe_rearranged(
     view: View, shuffle: int, positions: bool, run: Callable[..., Change] | None = None
 ) -> dict[str, Any]:

@@ -139,6 +139,26 @@ export function dots({ title, across, values, range, units, words }, width = NAR
 }
 
 /**
+ * A dot for each pair of numbers, and the diagonal on which both are equal.
+ * @param {{title: string, across: string, up: string, points: {x: number, y: number, name: string, data: string}[],
+ *   units: (value: number) => string, words: string}} options - `name` and `data`: title and attributes of a dot
+ * @param {number} [width] - in pixels
+ */
+export function scatter({ title, across, up, points, units, words }, width = NARROW) {
+  const all = points.flatMap(({ x, y }) => [x, y]);
+  const range = /** @type {[number, number]} */ ([Math.min(0, ...all), Math.max(0, ...all)]);
+  const place = axes(width, range, range, units, up);
+  const at = (/** @type {number} */ x, /** @type {number} */ y) => [place.px(x), place.py(y)].map((v) => v.toFixed(1));
+  const diagonal = `<path class="vv-rule" d="M${at(range[0], range[0])}L${at(range[1], range[1])}"/>`;
+  const names = roundNumbers(range).map((value) => `<text x="${place.px(value)}" y="${place.height - 21}"
+    text-anchor="middle">${escaped(units(value))}</text>`);
+  const marks = points.map(({ x, y, name, data }) => `<circle class="vv-dot" r="4.5" cx="${at(x, y)[0]}"
+    cy="${at(x, y)[1]}" ${data}><title>${escaped(name)}</title></circle>`);
+  const inside = `${names.join('')}${diagonal}${marks.join('')}`;
+  return `${frame({ title, across, up, words, units, range, kind: ' vv-dots' }, width, place, inside)}</figure>`;
+}
+
+/**
  * Bars of probabilities or values before and after a change, without the number before if it is written the same.
  * @param {[string, number, number][]} classes - label, before, after
  * @param {(value: number) => string} units @param {number} [pinned] - number of classes at the top to emphasize

@@ -6,6 +6,7 @@ import { sentence, spoken, tr, translated } from '../core/words.js';
 import { signedBars } from '../draw/charts.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { Questions, sceneOf } from '../effects/questions.js';
+import { ExactRuns } from './exact_runs.js';
 import { MapPane } from './explain_pane.js';
 import { Panel } from './panel.js';
 import { mapChoices, nameOf, saveMenu } from './save.js';
@@ -38,9 +39,10 @@ export class DecompositionPanel extends Panel {
     this.drawn = this.chosen = ''; // keys of the drawn bars and of the computed map
     /** @type {any} */
     this.heatmap = null;
-    for (const place of ['.vv-waterfall', '.vv-head-bars']) {
+    this.runs = new ExactRuns(this);
+    for (const place of ['.vv-waterfall', '.vv-head-bars']) roving(this.find(place));
+    for (const place of ['.vv-waterfall', '.vv-head-bars', '.vv-charts']) {
       const bars = this.find(place);
-      roving(bars);
       bars.addEventListener('click', (/** @type {any} */ { target }) => this.choose(target, false));
       for (const name of ['pointerover', 'focusin']) {
         bars.addEventListener(name, (/** @type {any} */ { target }) => this.choose(target, true));
@@ -67,7 +69,8 @@ export class DecompositionPanel extends Panel {
 
   /** @param {State} state */
   render(state) {
-    const scene = sceneOf(state, this.page.scenes, 'inside', [this.questions], false);
+    const { drops, patches } = this.runs;
+    const scene = sceneOf(state, this.page.scenes, 'inside', [this.questions, drops, patches], false);
     if (scene === null) return;
     const isNew = this.isNew(scene, spoken());
     const aim = this.target.show(state, scene);
@@ -84,6 +87,7 @@ export class DecompositionPanel extends Panel {
     const { depth } = scene.manifest;
     const block = Math.min(state.block ?? Infinity, depth - 1);
     if (answer) this.layer(answer, block);
+    this.runs.show(state, scene, aim, block);
     const shown = { block, head: state.head, ...state.thumbnail };
     this.map(shown.block, typeof shown.head === 'number' ? shown.head : null);
     const { pointer } = state;
