@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ from typing import Any
 from vitviz.images.torchvision_import import import_torchvision
 from vitviz.model.vit import ViT
 from vitviz.weights import checks
-from vitviz.weights.checks import CheckpointError, read_json
-from vitviz.weights.objects import convert_transformers_object, quiet_transformers
+from vitviz.weights.checks import CheckpointError, attach, read_json
+from vitviz.weights.objects import about_object, convert_transformers_object, quiet_transformers
 from vitviz.weights.remote import hub_folder
 from vitviz.weights.transformers_folder import read_preprocessor
 
@@ -49,13 +50,11 @@ def load_adapter_folder(path: str | os.PathLike[str]) -> ViT:
             f"Expected adapters of an image model in {str(folder)!r}, got an error: "
             f"{(str(error).splitlines() or [type(error).__name__])[0]:.200}. Merge them yourself, and load the model."
         ) from error
-    own = read_preprocessor(folder)
-    return convert_transformers_object(
-        merged,
-        own if own is not None else read_preprocessor(base_folder),
-        name=folder.resolve().name,
-        source=f"adapters of {folder.resolve().name}, merged into {base_folder.name if Path(base).is_dir() else base}",
-    )
+    own, name = read_preprocessor(folder), folder.resolve().name
+    model = convert_transformers_object(merged)
+    about = about_object(merged, model.config, preprocessor=read_preprocessor(base_folder) if own is None else own)
+    source = f"adapters of {name}, merged into {base_folder.name if Path(base).is_dir() else base}"
+    return attach(model, replace(about, name=name, source=source))
 
 
 def _libraries(folder: Path) -> tuple[Any, Any]:

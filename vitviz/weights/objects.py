@@ -62,16 +62,18 @@ def convert_object(model: nn.Module, preprocess: Any = None) -> ViT:
     if isinstance(model, ViT):
         return copy.deepcopy(model).float().eval()
     _check_weights(model)
-    library = next((top for top in map(_package, type(model).__mro__) if top in CONVERTERS), None)
+    library = next((top for top in map(_package, type(model).__mro__) if top in LIBRARIES), None)
     if library is None:
         advice = _advise(model, "Save its state dict with the tensor names of one of these, and load the file.")
         raise ConvertError(
-            f"Expected a Vision Transformer of {', '.join(CONVERTERS)}, got {type(model).__qualname__} of "
+            f"Expected a Vision Transformer of {', '.join(LIBRARIES)}, got {type(model).__qualname__} of "
             f"{type(model).__module__}. {advice}"
         )
-    if library == "timm" and preprocess is not None:
-        return _timm(model, preprocess)
-    return CONVERTERS[library](model)
+    if library == "peft":  # the adapters are merged into a copy
+        adapted: Any = copy.deepcopy(model)
+        return convert_object(adapted.merge_and_unload(), preprocess)
+    converted = CONVERTERS[library](model)
+    return attach(converted, about_object(model, converted.config, preprocess))
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
@@ -104,7 +106,7 @@ def _advise(wrapper: nn.Module, otherwise: str) -> str:
     """Return advice for an unknown model: load its only part of a known class, with its classifier, or `otherwise`."""
     paths: list[str] = []
     for name, module in wrapper.named_modules():
-        kinds = {kind.__name__ for kind in type(module).__mro__ if _package(kind) in (*CONVERTERS, "vitviz")}
+        kinds = {kind.__name__ for kind in type(module).__mro__ if _package(kind) in (*LIBRARIES, "vitviz")}
         if name and kinds & _MODELS and not any(name.startswith(f"{outer}.") for outer in paths):
             paths.append(name)
     if len(paths) != 1:
@@ -138,23 +140,19 @@ def _package(kind: type) -> str:
     return kind.__module__.partition(".")[0]
 
 
-def _timm(model: nn.Module, preprocess: Any = None) -> ViT:
-    converted = convert_timm(model)
-    return attach(converted, about_object(model, converted.config, preprocess))
-
-
-def _torchvision(model: nn.Module) -> ViT:
-    converted = convert_torchvision(model)
-    return attach(converted, about_object(model, converted.config))
-
-
-def about_object(source: nn.Module, config: ViTConfig, preprocess: Any = None) -> Pretrained:
+def about_object(
+    source: nn.Module,
+    config: ViTConfig,
+    preprocess: Any = None,
+    preprocessor: Mapping[str, Any] | None = None,
+) -> Pretrained:
     """Return labels and preprocessing of a model in memory: its own, or the usual ones of its library.
 
     Args:
         source: the model.
         config: its sizes.
         preprocess: preprocessing to use instead, see `given.read_preprocess`.
+        preprocessor: settings of the image processor of a transformers model.
     """
     library = next((top for top in map(_package, type(source).__mro__) if top in CONVERTERS), "")
     own = None if preprocess is None else read_preprocess(preprocess, config)
@@ -164,7 +162,7 @@ def about_object(source: nn.Module, config: ViTConfig, preprocess: Any = None) -
         model: Any = source
         settings = fit_labels(model.config.to_dict() | {"architectures": [type(source).__name__]}, config.classes)
         origin = "transformers model in memory"
-        about = about_transformers(settings, None, type(source).__name__, source=origin, config=config)
+        about = about_transformers(settings, preprocessor, type(source).__name__, source=origin, config=config)
         assumed = tuple(text for text in about.assumed if own is None or not text.startswith("preprocessing:"))
         return replace(about, preprocess=own or about.preprocess, assumed=assumed)
     usual = TORCHVISION.preprocess if library == "torchvision" else CONVENTIONS["imagenet"]
@@ -184,17 +182,8 @@ def about_object(source: nn.Module, config: ViTConfig, preprocess: Any = None) -
 
 
 @checked_parts()
-def convert_transformers_object(
-    model: nn.Module, preprocessor: Mapping[str, Any] | None = None, *, name: str = "", source: str = ""
-) -> ViT:
-    """Convert a transformers model in memory; see `convert_object`.
-
-    Args:
-        model: an instance of a transformers class.
-        preprocessor: settings of its image processor; by default the family's usual preprocessing is assumed.
-        name: display name; by default the class's name.
-        source: origin of the weights.
-    """
+def convert_transformers_object(model: nn.Module) -> ViT:
+    """Convert a model of a transformers class in memory, without labels and preprocessing; see `convert_object`."""
     built: Any = model
     kind = type(model)
     if _package(kind) != "transformers":
@@ -212,9 +201,7 @@ def convert_transformers_object(
         built.save_pretrained(folder)
         tensors, classes = read_classifiers(built, read_tensors(Path(folder)), *_CLASSIFIERS)
         settings = fit_labels(read_json(Path(folder) / CONFIG), classes)
-        source = source or "transformers model in memory"
-        about = about_transformers(settings, preprocessor, name or kind.__name__, source=source)
-        return verified(convert_transformers(tensors, settings, about).to(built.device), model)
+        return verified(convert_transformers(tensors, settings), model)
 
 
 @contextmanager
@@ -232,16 +219,10 @@ def quiet_transformers() -> Iterator[None]:
             messages.enable_progress_bar()
 
 
-def _peft(model: nn.Module) -> ViT:
-    """Merge the adapters into a copy and convert it."""
-    adapted: Any = copy.deepcopy(model)  # a class of peft
-    return convert_object(adapted.merge_and_unload())
-
-
 CONVERTERS: dict[str, Callable[[nn.Module], ViT]] = {
-    "timm": _timm,
-    "torchvision": _torchvision,
+    "timm": convert_timm,
+    "torchvision": convert_torchvision,
     "transformers": convert_transformers_object,
-    "peft": _peft,
 }
 """Package of the model's class or of a base class -> function that converts the model."""
+LIBRARIES = (*CONVERTERS, "peft")
