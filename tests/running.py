@@ -15,7 +15,7 @@ from offered import folder
 from patience import wait_until
 from PIL import Image
 from playwright.sync_api import Page as Browser
-from playwright.sync_api import Route
+from playwright.sync_api import Route, expect
 from viewer_pages import SCENE, number
 
 from vitviz.heatmap import Heatmap
@@ -51,6 +51,13 @@ SETTLED = """() => vitviz.resting() && vitviz.progress.jobs.size === 0
     && vitviz.panels.every((panel) => ['maps', 'bars', 'others', 'numbers', 'questions']
         .every((name) => !panel[name]?.running))"""
 
+SHOWN = """() => ['.vv-predictions ol', '.vv-sentence', '.vv-predictions h2'].map((part) => (
+    document.querySelector(part).textContent.replaceAll(/\\s+/g, '')))"""
+SHIFT = """() => {
+    window.shift = 0;
+    new PerformanceObserver((list) => { for (const { value } of list.getEntries()) window.shift += value; })
+        .observe({ type: 'layout-shift', buffered: true });
+}"""
 
 HOSTILE = '<img src=x onerror="document.title = 1">'
 MANY = (HOSTILE, *(f"thing {number}" for number in range(1, 264)))
@@ -171,6 +178,25 @@ def complete(page: Browser) -> None:
 def settled(page: Browser) -> None:
     """Wait until the page has drawn everything, and no view waits for a response."""
     page.wait_for_function(SETTLED)
+
+
+def expect_first_view(page: Browser, url: str) -> None:
+    """Assert that a page can be read before its script runs, shows the same afterwards, and that nothing moves."""
+    gate = Gate(page, "**/page.*.js")
+    page.add_init_script(f"({SHIFT})()")
+    page.emulate_media(reduced_motion="reduce")
+    page.goto(url, wait_until="commit")
+    photo = page.locator(".vv-first img").first
+    expect(photo).to_be_visible()
+    wait_until(lambda: photo.evaluate("(image) => image.complete && image.naturalWidth > 0"), "the photograph")
+    before: Any = page.evaluate(SHOWN)
+    assert all(before), before
+    gate.open()
+    complete(page)
+    settled(page)
+    assert page.evaluate(SHOWN) == before
+    expect(page.locator(".vv-first")).to_have_count(0)
+    assert page.evaluate("window.shift") < 0.05
 
 
 def change(page: Browser, **fields: object) -> None:

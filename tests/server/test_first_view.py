@@ -3,25 +3,15 @@
 import gzip
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import brotli
 import httpx
 import pytest
-from patience import wait_until
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
-from running import Gate, Running, complete, settled
+from running import Gate, Running, complete, expect_first_view, settled
 
 from vitviz.web import bundle
-
-SHOWN = """() => ['.vv-predictions ol', '.vv-sentence', '.vv-predictions h2'].map((part) => (
-    document.querySelector(part).textContent.replaceAll(/\\s+/g, ' ').trim()))"""
-SHIFT = """() => {
-    window.shift = 0;
-    new PerformanceObserver((list) => { for (const { value } of list.getEntries()) window.shift += value; })
-        .observe({ type: 'layout-shift', buffered: true });
-}"""
 
 
 @pytest.fixture(scope="module")
@@ -59,21 +49,7 @@ def test_first_view_is_only_shown_if_the_address_names_nothing_else(page: Browse
 
 
 def test_page_is_read_before_its_script_runs_and_nothing_moves(page: Browser, app: Running) -> None:
-    gate = Gate(page, "**/files/page.*.js")
-    page.add_init_script(f"({SHIFT})()")
-    page.emulate_media(reduced_motion="reduce")
-    page.goto(app.url, wait_until="commit")
-    photo = page.locator(".vv-first img").first
-    expect(photo).to_be_visible()
-    wait_until(lambda: photo.evaluate("(image) => image.complete && image.naturalWidth > 0"), "the photograph")
-    before: Any = page.evaluate(SHOWN)
-    assert all(before), before
-    gate.open()
-    complete(page)
-    settled(page)
-    assert page.evaluate(SHOWN) == before
-    expect(page.locator(".vv-first")).to_have_count(0)
-    assert page.evaluate("window.shift") < 0.05
+    expect_first_view(page, app.url)
 
 
 def test_parts_of_the_page_are_loaded_when_they_are_needed(page: Browser, app: Running) -> None:

@@ -26,7 +26,7 @@ from PIL import Image
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Page, Route, expect
-from running import CHURCH, DOG, address, axe, complete, folder, more, ready, upload
+from running import CHURCH, DOG, address, axe, complete, expect_first_view, folder, more, ready, upload
 from scipy.stats import spearmanr
 from site_files import write_files, written_once
 from static_site import Site, serve
@@ -168,6 +168,15 @@ def test_example_works_without_the_model_whose_needs_are_stated(browser: Chromiu
         expect(page.locator("#notice")).to_contain_text(lacking)
         complete(page)  # the example remains usable
     assert not [path for path in site.log if "weights" in path or "runtime/wasm" in path]
+
+
+def test_site_is_read_before_its_script_runs_and_nothing_moves(page: Page, site: Site) -> None:
+    expect_first_view(page, site.url)
+    page.route("**/page.*.js", lambda route: route.abort())
+    for search, first in (("?theme=dark", 1), ("?image=Dog&theme=dark", 0)):
+        page.goto(site.url + search)
+        expect(page.locator(".vv.dark")).to_have_count(1)
+        expect(page.locator(".vv-first")).to_have_count(first)
 
 
 def test_own_photograph_matches_python(shown: tuple[Page, View]) -> None:

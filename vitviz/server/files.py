@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import gzip
 import io
 import json
@@ -21,6 +20,7 @@ from vitviz.server.bodies import Refused
 from vitviz.server.endpoints import Endpoints
 from vitviz.web import bundle
 from vitviz.web.first_view import first_view
+from vitviz.web.scene import picture_of
 
 FOLDER = "vitviz/files"
 FOREVER = "public, max-age=31536000, immutable"  # safe, because a changed file has another name
@@ -93,8 +93,7 @@ class PageFiles:
         self.template = bundle.template(**first_view(opened.view, opened.scene, photo))
         self.style = bundle.whole_style(font)
         script = f"{bundle.script(bundle.ENTRY)}vitvizExplorer.given = {json.dumps(given)};\n"
-        load = (bundle.HERE / "loading.js").read_text(encoding="utf-8").replace("export ", "")
-        self.script = f"{load}load(element, {json.dumps(self._keep('page.js', script.encode()))});"
+        self.script = f"{bundle.loading()}load(element, {json.dumps(self._keep('page.js', script.encode()))});"
 
     def route(self) -> Route:
         """Return the route of the files."""
@@ -115,8 +114,8 @@ class PageFiles:
 
     def _picture(self, url: str) -> str:
         """Keep the picture of a data: URL as a file, and return its address."""
-        kind, _, data = url.partition(";base64,")
-        return self._keep(f"picture.{kind.rpartition('/')[2]}", base64.b64decode(data))
+        suffix, data = picture_of(url)
+        return self._keep(f"picture.{suffix}", data)
 
     def _keep(self, name: str, data: bytes) -> str:
         """Keep a file, and return its address relative to the page."""

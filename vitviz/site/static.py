@@ -39,10 +39,11 @@ from vitviz.view import View
 from vitviz.web import bundle
 from vitviz.web.choices import choices, in_browser
 from vitviz.web.examples import Example, examples
+from vitviz.web.first_view import first_view
 from vitviz.web.payload import block_bytes, caption_bytes, descriptor_bytes, rollout_bytes
 from vitviz.web.questions import QUESTIONS
 from vitviz.web.responses import constants
-from vitviz.web.scene import Scene, listed, saved_frame
+from vitviz.web.scene import Scene, listed, picture_of, saved_frame
 from vitviz.weights import zoo
 from vitviz.weights.text_tower import classify_texts
 from vitviz.writing import replacing
@@ -176,6 +177,7 @@ def _fill(
     shown: dict[str, Any] = {
         example.name: {"file": _write_photograph(site, example), "scenes": {}} for example in photographs
     }
+    first: dict[str, str] = {}
     for source, model in models.items():
         tell(f"Exporting {source}")
         about[source] = _write_model(site, source, model, methods)
@@ -183,7 +185,8 @@ def _fill(
         about[source]["download"] = sum(file["bytes"] for file in loaded)
         for example in photographs:
             tell(f"Opening {example.name} with {source}")
-            shown[example.name]["scenes"][source] = _write_scene(site, example, source, model)
+            shown[example.name]["scenes"][source], seen = _write_scene(site, example, source, model)
+            first = first or seen
     config = {
         "models": _choices(models, photographs, methods),
         "about": about,
@@ -191,7 +194,7 @@ def _fill(
         "worker": site.write("worker.js", _worker(runtime, max(map(_most_patches, models.values()))))["url"],
         "saved": site.write("saved.html", saved_frame(lecture="null"))["url"],
     }
-    _write_page(site, config, lecture, lang, runtime)
+    _write_page(site, config, first, lecture, lang, runtime)
 
 
 def _earlier_files(folder: Path) -> set[Path]:
@@ -318,12 +321,19 @@ def ramp(size: int) -> Any:
     return ((np.arange(size) * 37 % 129) / 64 - 1).astype(np.float32)
 
 
-def _write_scene(site: Site, example: Example, source: str, model: ViT) -> str:
-    """Write a model's results for an example, which the page shows before it loads the model."""
+def _write_scene(site: Site, example: Example, source: str, model: ViT) -> tuple[str, dict[str, str]]:
+    """Write a model's results for an example, which the page shows before it loads the model.
+
+    Return the folder, and the HTML that shows them before the page's script runs.
+    """
     view = Explorer(model).open(example.path)
     place = f"examples/{_slug(example.name)}/{_slug(source)}"
     scene = Scene.of(view, image=example.name, model=source, caveat=example.caveat(view))
     manifest = {**scene.manifest(f"{example.name} {source}"), "badge": None, "sizes": _sizes(view)}
+    for name in ("photo", "seen"):
+        if picture := manifest[name]:
+            suffix, data = picture_of(picture["url"])
+            manifest[name] = {**picture, "url": site.write(f"{place}/{name}.{suffix}", data)["url"]}
     site.write(f"{place}/manifest.json", json.dumps(with_phrases(manifest)), hashed=False)
     for block in range(view.trace.depth):
         site.write(f"{place}/block-{block}.bin", block_bytes(view.trace, block), hashed=False)
@@ -335,7 +345,7 @@ def _write_scene(site: Site, example: Example, source: str, model: ViT) -> str:
         site.write(f"{place}/caption.bin", caption_bytes(scene.caption()), hashed=False)
     if scene.rolls_out:
         site.write(f"{place}/rollout.bin", rollout_bytes(view.trace), hashed=False)
-    return place
+    return place, first_view(view, scene, manifest["photo"]["url"])
 
 
 def _larger(model: ViT) -> tuple[int, Preprocess]:
@@ -383,9 +393,14 @@ def _choices(models: dict[str, ViT], photographs: Sequence[Example], methods: Se
 
 
 def _write_page(
-    site: Site, config: dict[str, Any], lecture: dict[str, Any] | None, lang: str, runtime: Runtime
+    site: Site,
+    config: dict[str, Any],
+    shown: dict[str, str],
+    lecture: dict[str, Any] | None,
+    lang: str,
+    runtime: Runtime,
 ) -> None:
-    """Write the page, and the service worker with a list of all other files."""
+    """Write the page, which opens with the HTML of `shown`, and the service worker with a list of all other files."""
     first = next(iter(config["examples"].values()))["scenes"][config["models"]["default"]]
     entry = "site/page/site.js"
     script = site.write("page.js", bundle.page_script(entry))["url"]
@@ -397,13 +412,14 @@ def _write_page(
         style=bundle.whole_style(),
         lang=lang,
         head=bundle.preview(bundle.PREVIEW),
-        template=bundle.template(),
+        template=bundle.template(**shown),
         script=script,
         given=json.dumps(given).replace("<", "\\u003c"),
     )
     site.write(bundle.PREVIEW, bundle.picture(), hashed=False)
     site.write("index.html", page, hashed=False)
-    needed = ["./", script, *parts.values(), config["worker"], *(runtime[part]["url"] for part in ("module", "glue"))]
+    small = (*parts.values(), manifest["photo"]["url"], config["worker"])
+    needed = ["./", script, *small, *(runtime[part]["url"] for part in ("module", "glue"))]
     listed = json.dumps({"files": ["./", *site.files], "first": needed})
     site.write(MARK, f"{SITE_IS}{listed};\n{bundle.script('site/page/service.js')}", hashed=False)
 

@@ -193,8 +193,13 @@ def index(**filling: str) -> str:
             `page_script`; "style", from `whole_style`; "template", from `template`; "given", the page's data as JSON.
     """
     icon = (HERE / "icon.svg").read_text(encoding="utf-8")
-    filling = {"icon": f"data:image/svg+xml,{quote(icon)}", **filling}
+    filling = {"icon": f"data:image/svg+xml,{quote(icon)}", "loading": loading(), **filling}
     return fill((HERE / "index.html").read_text(encoding="utf-8"), filling)
+
+
+def loading() -> str:
+    """Return the functions that a page calls before its script runs."""
+    return (HERE / "loading.js").read_text(encoding="utf-8").replace("export ", "")
 
 
 @cache

@@ -277,6 +277,12 @@ def _picture(picture: Image.Image, quality: int) -> dict[str, Any]:
     return {"url": url, "width": picture.width, "height": picture.height}
 
 
+def picture_of(url: str) -> tuple[str, bytes]:
+    """Return the suffix and the content of the file that the data URL of a picture contains."""
+    kind, _, data = url.partition(";base64,")
+    return kind.rpartition("/")[2], base64.b64decode(data)
+
+
 def saved_page(
     scene: Scene,
     search: str = "",
