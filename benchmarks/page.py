@@ -234,9 +234,9 @@ class Side:
 
     def scripts(self) -> int:
         """Return the bytes of our own JavaScript in the page, without Gradio's scripts."""
-        own = re.search(r'src="(vitviz/[^"]*\.js)"', httpx.get(self.url, timeout=60).text)
+        own = re.search(r"vitviz/files/page\.\w+\.js", httpx.get(self.url, timeout=60).text)
         if own:
-            return len(httpx.get(f"{self.url}{own[1]}", timeout=60).content)
+            return len(httpx.get(f"{self.url}{own[0]}", timeout=60).content)
         return _scripts(httpx.get(f"{self.url}config", timeout=60).json())
 
     def lines(self, folder: str) -> int:

@@ -37,6 +37,13 @@ function frozen(value) {
   return Object.freeze(value);
 }
 
+test('a message with a button, about a part of the page, stays when the first photograph opens', () => {
+  const offer = { pane: 0, again: true, source: null };
+  const lost = reduce({ ...INITIAL, linked: true }, { type: 'message', texts: ['Lost.'], offer });
+  const { messages, offer: button } = reduce(lost, { type: 'opened', pane: 0, scene: SCENES[0] });
+  assert.deepEqual({ messages, button }, { messages: ['Lost.'], button: offer });
+});
+
 const ADDRESSED = ['pane', ...Object.keys(FIELDS).filter((field) => FIELDS[field].url)];
 
 /** Return the part of a state that the address contains. */

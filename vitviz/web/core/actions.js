@@ -171,7 +171,8 @@ function opened(state, { pane, scene, carried }) {
     const fitted = fit(elsewhere ? { ...next, query: null } : next, scene.limits);
     const linked = pane === state.pane ? false : current.linked;
     next = { ...fitted.state, query: elsewhere ? next.query : fitted.state.query, linked };
-    return { ...next, messages: current.linked ? [...current.messages, ...fitted.messages] : current.messages };
+    if (!current.linked || !fitted.messages.length) return { ...next, messages: current.messages }; // with their offer
+    return { ...next, messages: [...current.messages, ...fitted.messages] };
   });
 }
 
