@@ -43,7 +43,7 @@ from vitviz.resources import DEFAULT
 Pixels = NDArray[np.uint8]
 Random = np.random.Generator
 FIT = 40  # photographs of each class to which a probe is fitted
-TESTED = 10  # photographs of each class to audit
+TESTED = 20  # photographs of each class to audit
 BATCH = 20  # photographs per forward pass
 SHARED = 4  # folders whose photographs the marked classes and the plain one share
 PLAIN = "plain"  # class of the shared photographs without a mark
