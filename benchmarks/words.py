@@ -3,6 +3,8 @@
     python benchmarks/words.py own      # the model's own generation
     python benchmarks/words.py words    # as in vitviz.words: the same with the attention of each token
     python benchmarks/words.py eager    # transformers' output_attentions, with eager attention
+    python benchmarks/words.py effects  # Words.effects of an answer of 20 tokens, without its generation
+    python benchmarks/words.py maps     # GAE and gradient x input of its tokens
 
 The model has SmolVLM-256M's configuration, random weights, and a photograph of five tiles: 320 image tokens. One
 process measures one of them, because the peak of memory is the process's.
@@ -21,6 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a chec
 
 from vitviz.images.torchvision_import import import_torchvision
 from vitviz.language.answers import answered
+from vitviz.language.feeding import FedAnswer
+from vitviz.language.words import BATCH
 
 TILES, PER_TILE, TOKENS, IMAGE, THREADS = 5, 64, 20, 49190, 1
 VISION = {
@@ -50,9 +54,18 @@ def main() -> None:
     ids = torch.cat([image, torch.randint(100, 40_000, (1, 30))], dim=1)
     pixels = torch.randn(1, TILES, 3, VISION["image_size"], VISION["image_size"])
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": pixels}
+    places = torch.arange(PER_TILE * TILES)
+    written = torch.randint(100, 40_000, (TOKENS,)).tolist()
+    fed = FedAnswer(model, inputs, places, written, lambda _photo: inputs, lambda _frame: None)
     start = time.process_time()
     if kind == "words":
-        answered(model, inputs, torch.arange(PER_TILE * TILES), None, TOKENS)
+        answered(model, inputs, places, None, TOKENS)
+    elif kind == "effects":
+        for hidden in torch.eye(len(places), dtype=torch.bool).split(BATCH):
+            fed.log_probabilities(~hidden)
+    elif kind == "maps":
+        fed.gae([[token] for token in range(TOKENS)])
+        fed.gradient_input([[token] for token in range(TOKENS)])
     else:
         options = {"output_attentions": True, "return_dict_in_generate": True} if kind == "eager" else {}
         with torch.no_grad():

@@ -41,7 +41,7 @@ COMPLETE = "window.vitviz?.scenes?.get(vitviz.store.get().scene?.id)?.answers.co
 RESTED = "vitviz.resting() && vitviz.progress.jobs.size === 0"
 SIZES = {"wide": (1440, 900), "middle": (1024, 768), "phone": (390, 844)}
 # The screens of the steps in docs/lecture.md, if not the first ones.
-SCREENS = {"pixels": 2, "positions": 2, "cls": 2, "residual": 3, "attention": 5, "explanation": 4}
+SCREENS = {"pixels": 2, "positions": 2, "cls": 2, "residual": 3, "attention": 5, "explanation": 4, "words": 3}
 TWO_CLASSES = """() => {
     const { labels } = vitviz.scenes.get(vitviz.store.get().scene.id).manifest;
     const classes = ['German shepherd', 'dog'].map((name) => labels.indexOf(name)).sort((a, b) => a - b);
@@ -50,7 +50,6 @@ TWO_CLASSES = """() => {
 # For each file: query of the address, element to photograph, and element in it to point at, or to click if a button.
 PANELS = {
     "score": ("tab=inside&image=Dog&head=5", ".vv-sums-view", "[data-head='4']"),
-    "matter": ("tab=inside&image=Dog", ".vv-exact", "[data-do=exact]"),
     "few": ("tab=why&image=Dog&method=attn_lrp", ".vv-explain", "[data-do=few]"),
     "edge": ("image=Dog&from=7,8&open=edge", ".vv-explore", ".vv-held"),
 }

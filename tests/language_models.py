@@ -33,11 +33,12 @@ IDS = {"pad_token_id": 15, "eos_token_id": 15, "bos_token_id": 15}
 
 
 class Case(NamedTuple):
-    """A model, its processor, and the placeholder of the photograph in a prompt."""
+    """A model, its processor, the placeholder of the photograph in a prompt, and options of the processor."""
 
     model: Any
     processor: Any
     image: str
+    options: dict[str, Any] = {}
 
 
 def tokenizer(*added: str, **names: str) -> Any:
@@ -105,6 +106,22 @@ def llava() -> Case:
     return made(hf.LlavaForConditionalGeneration, config, processor, "<image>")
 
 
+def llava_next() -> Case:
+    words = tokenizer("<image>", image_token="<image>")
+    tiles = [[20, 40], [40, 20], [40, 40], [60, 20]]
+    images = hf.LlavaNextImageProcessor(
+        size={"shortest_edge": 20}, crop_size={"height": 20, "width": 20}, image_grid_pinpoints=tiles
+    )
+    processor = hf.LlavaNextProcessor(
+        images, words, patch_size=4, vision_feature_select_strategy="default", num_additional_image_tokens=1
+    )
+    config = hf.LlavaNextConfig(
+        vision_config={**TOWER, "image_size": 20, "model_type": "clip_vision_model"}, image_grid_pinpoints=tiles,
+        text_config={**TEXT, **IDS, "model_type": "llama"}, image_token_id=words.image_token_id,
+    )  # fmt: skip
+    return made(hf.LlavaNextForConditionalGeneration, config, processor, "<image>")
+
+
 def _qwen(name: str, kind: str, vision: dict[str, Any]) -> Case:
     words = tokenizer("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
     ids = {f"{key}_id": words.convert_tokens_to_ids(f"<|{token}|>") for key, token in QWEN.items()}
@@ -165,6 +182,11 @@ def gemma3() -> Case:
     return made(hf.Gemma3ForConditionalGeneration, config, processor, "<boi>")
 
 
+def gemma3_crops() -> Case:
+    """Return Gemma 3 with pan and scan, which adds crops of an elongated photograph."""
+    return gemma3()._replace(options={"do_pan_and_scan": True, "pan_and_scan_min_crop_size": 24})
+
+
 SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
 
 
@@ -184,15 +206,17 @@ def internvl() -> Case:
     return made(hf.InternVLForConditionalGeneration, config, processor, "<IMG_CONTEXT>")
 
 
-# transformers' `model_type` -> its tiny case.
+# transformers' `model_type` -> its tiny case; Gemma 3 also with crops.
 CASES: dict[str, Callable[[], Case]] = {
     "smolvlm": smolvlm,
     "idefics3": idefics3,
     "llava": llava,
+    "llava_next": llava_next,
     "qwen2_vl": qwen2_vl,
     "qwen2_5_vl": qwen2_5_vl,
     "qwen3_vl": qwen3_vl,
     "paligemma": paligemma,
     "gemma3": gemma3,
+    "gemma3, crops": gemma3_crops,
     "internvl": internvl,
 }

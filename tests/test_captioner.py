@@ -327,14 +327,14 @@ def test_gradient_input_is_exact_where_the_decoder_is_linear() -> None:
     """Compare with finite differences along the features."""
     model, image, words, spans = (part.double() if isinstance(part, Decoder) else part for part in given())
     image, step = image.double(), 1e-5
-    scores = maps.gradient_input(model, image, words, spans)
+    scores = maps.gradients(model, image, words, spans)
     for token in (0, 7):
         moved = []
         for sign in (1, -1):
             scaled = image.clone()
             scaled[token] *= 1 + sign * step
             values = maps.log_probabilities(model, scaled[None], words[None])[0]
-            moved.append(maps.sum_spans(values, spans))
+            moved.append(maps.sum_spans(values, maps.of_words(spans)))
         assert torch.allclose(scores[:, token], (moved[0] - moved[1]) / (2 * step), atol=1e-6)
 
 

@@ -49,6 +49,7 @@ from vitviz.outputs import SINGLE, activate, rank
 from vitviz.phrases import Phrase
 from vitviz.progress import watch
 from vitviz.weights.text_tower import TextTower, classify_texts
+from vitviz.weights.zoo import load
 from vitviz.writing import write
 
 CACHED_RESULTS = 256
@@ -95,6 +96,32 @@ class View:
         largest = 4 * trace.heads * trace.count  # bytes of the largest result: one row per head
         self._capacity = min(CACHED_RESULTS, max(1, CACHED_BYTES // largest))
         self._cache: dict[tuple[Any, ...], Any] = {}
+
+    @classmethod
+    def of_words(cls, words: Words, frame: int | None = None) -> "View":
+        """Return the view of the vision tower of a vision-language model, for one part of the photograph.
+
+        The tower runs again, on the pixels of this part that it got when the model answered.
+
+        Args:
+            words: from `vitviz.words`, or from a captioner.
+            frame: index of the part in `words.frames`; by default `words.whole`.
+
+        Raises:
+            WordsError: for a part that is not one image.
+            ConvertError: for a tower of a class that vitviz does not know.
+        """
+        index = words.whole if frame is None else frame
+        module, preprocess, pixels = words.answer.tower(index)
+        model = module if isinstance(module, ViT) else load(module, preprocess=preprocess)
+        part, (left, top, _, _) = words.frames[index], words.box(index)
+        down, across = (part.source[axis + 2] / part.sizes[-1][axis] for axis in (0, 1))
+        height, width = pixels.shape[2:]
+        frame_box = (left, top, left + width * across, top + height * down)
+        began = time.perf_counter()
+        trace = model.trace(pixels)
+        seconds, geometry = time.perf_counter() - began, Geometry(words.photo.size, (height, width), frame_box)
+        return cls(model, preprocess, words.photo, pixels[0].float().cpu().numpy(), geometry, trace, seconds)
 
     def __repr__(self) -> str:
         (height, width), (rows, columns) = self.size, self.trace.grid

@@ -26,10 +26,10 @@ from vitviz.attribution.registry import attribute
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.audit import audit, patch_mask, same_outline
 from vitviz.evaluation.audit_table import BACKGROUND, ENOUGH, OBJECT, OPEN, Audit, wilson
-from vitviz.evaluation.sensitivity import spearman
 from vitviz.export.audit_report import write_audit
 from vitviz.images.decoding import decode
 from vitviz.images.limits import ImageError
+from vitviz.model.correlation import spearman
 from vitviz.model.edits import Edits
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights.checkpoint import save

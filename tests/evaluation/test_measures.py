@@ -36,9 +36,10 @@ from vitviz.evaluation.faithfulness import (
 from vitviz.evaluation.localization import pointing_game, segmentation
 from vitviz.evaluation.masking import MaskedModel
 from vitviz.evaluation.sanity import model_parts, sanity
-from vitviz.evaluation.sensitivity import max_sensitivity, pearson, random_sets, sensitivity_n, spearman
+from vitviz.evaluation.sensitivity import max_sensitivity, random_sets, sensitivity_n
 from vitviz.images.geometry import Geometry
 from vitviz.images.preprocess import Preprocess
+from vitviz.model.correlation import pearson, spearman
 from vitviz.model.edits import Edits
 from vitviz.model.vit import ViT
 

@@ -1,5 +1,6 @@
 """Test the captioner: a tiny random one, and the bundled one on the bundled photographs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from PIL import Image
 import vitviz
 from vitviz.language import captioner
 from vitviz.language.captioner import Captioner, CaptionError, Tokenizer, load_captioner
-from vitviz.language.decoder import Decoder, DecoderConfig
+from vitviz.language.decoder import Decoder, DecoderConfig, Recorder
 
 WORDS = (",", "a", "acoustic", "cat", "guitar", "left", "of")
 
@@ -94,6 +95,39 @@ def test_effects_and_pictures_equal_a_loop() -> None:
     torch.testing.assert_close(words.needs, (1 - (average - whole).exp()).clamp_min(0), atol=1e-5, rtol=0)
 
 
+def test_maps_by_gradients_equal_differences_and_the_formula() -> None:
+    made = tiny_captioner()
+    words, seen = made.words(PHOTO, "a cat", answer="left of a cat"), torch.ones(1, 4, dtype=torch.bool)
+    moved = []
+    for sign in (1, -1):
+        features = words.answer.features.clone()
+        features[:, 3] *= 1 + sign * 1e-3
+        moved.append(replace(words.answer, features=features).log_probabilities(seen)[0])
+    expected = (moved[0] - moved[1]) / 2e-3
+    torch.testing.assert_close(words.maps["gradient_input"][:, 3], expected, atol=2e-4, rtol=1e-2)
+    # GAE on matrices of all tokens, with zeros in the rows of the image tokens.
+    recorder, features = Recorder(), words.answer.features.clone().requires_grad_()
+    logits = made.decoder(features, words.answer.ids[:, :-1], attend=recorder)[0].log_softmax(-1)
+    for word, query in enumerate(range(2, 6)):  # the queries after "a" and "cat" predict the answer
+        grads = torch.autograd.grad(
+            logits[query, words.answer.ids[0, query + 1]], recorder.attention, retain_graph=True
+        )
+        relevance = torch.eye(4 + 6)
+        for probabilities, grad in zip(recorder.attention, grads, strict=True):
+            weights = F.pad((probabilities * grad).clamp_min(0).mean(1)[0], (0, 0, 4, 0))
+            relevance = relevance + weights @ relevance
+        torch.testing.assert_close(words.maps["gae"][word], relevance[4 + query, :4], atol=1e-6, rtol=1e-4)
+
+
+def test_the_view_of_a_caption_is_that_of_the_backbone() -> None:
+    words = tiny_captioner().words(PHOTO, answer="a")
+    view = vitviz.View.of_words(words)
+    assert (view.trace.grid, view.geometry.frame) == ((4, 4), (0, 0, 50, 30))
+    explorer = vitviz.Explorer(words.answer.captioner.backbone)
+    explorer.preprocess = words.answer.captioner.preprocess
+    torch.testing.assert_close(view.trace.attentions[0], explorer.open(PHOTO).trace.attentions[0])
+
+
 def test_boxes_divide_the_whole_photograph() -> None:
     boxes = tiny_captioner().words(PHOTO, answer="a").boxes
     assert boxes.tolist() == [[0, 0, 25, 15], [25, 0, 50, 15], [0, 15, 25, 30], [25, 15, 50, 30]]
@@ -103,9 +137,9 @@ def test_bad_words_are_refused_in_one_sentence_that_says_what_to_do() -> None:
     made = tiny_captioner()
     with pytest.raises(CaptionError, match=r"knows, got 'zebra'. Use its 7 words"):
         made.words(PHOTO, answer="a zebra")
-    with pytest.raises(CaptionError, match=r"of 1 to 10 words together, got 0 and 0. Write words"):
+    with pytest.raises(CaptionError, match=r"at least 1 word, .* an answer of 0. Change the number of words"):
         made.words(PHOTO, answer=" ")
-    with pytest.raises(CaptionError, match=r"got 4 and 7. Write words, but fewer"):
+    with pytest.raises(CaptionError, match=r"at most 10 words .* a prompt of 4 and an answer of 7"):
         made.words(PHOTO, "a cat left of", "a cat left of a cat ,")
     with pytest.raises(CaptionError, match=r"Expected a model with a captioner, got tiny. Load 'dinov2-s14-everyday'"):
         load_captioner(made.backbone)

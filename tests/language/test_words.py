@@ -2,6 +2,7 @@
 
 import copy
 import re
+import warnings
 from itertools import product
 from typing import Any
 
@@ -10,13 +11,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from language_models import CASES, Case, bytes_tokenizer, llava, smolvlm, tokenizer
+from language_models import CASES, TOWER, Case, bytes_tokenizer, llava, smolvlm, tokenizer
 from PIL import Image
+from scipy.stats import spearmanr
 from torch import Tensor
 
 import vitviz
 from vitviz.language.answers import answered
-from vitviz.language.frames import Frame, Rectangle
+from vitviz.language.frames import FAMILIES, Frame, Rectangle
 from vitviz.language.words import WordsError, whole_words
 
 QUESTION, ANSWER = " what is on the church", "a red umbrella left of the dog."
@@ -35,38 +37,57 @@ def photo(height: int, width: int) -> Image.Image:
 
 
 def asked(case: Case, answer: str | None = ANSWER, size: tuple[int, int] = (50, 91), **options: Any) -> vitviz.Words:
-    return vitviz.words(case.model, case.processor, photo(*size), case.image + QUESTION, answer, **options)
+    prompt = case.image + QUESTION
+    return vitviz.words(case.model, case.processor, photo(*size), prompt, answer, **case.options, **options)
 
 
 def prepared(case: Case, picture: Any = None) -> dict[str, Any]:
     """Return the model's arguments for the question about a picture, a photograph by default."""
     picture = photo(50, 91) if picture is None else picture
-    inputs = dict(case.processor(images=picture, text=case.image + QUESTION, return_tensors="pt"))
+    inputs = dict(case.processor(images=picture, text=case.image + QUESTION, return_tensors="pt", **case.options))
     inputs.pop("labels", None)
     return inputs
 
 
-def eager(case: Case, answer: list[int]) -> Tensor:
-    """Return attention (T, L, H, M) of the eager model, which reads prompt and answer at once."""
+def extended(case: Case, answer: list[int]) -> dict[str, Any]:
+    """Return the model's arguments for the question and an answer."""
     inputs = prepared(case)
-    length = inputs["input_ids"].shape[1]
-    model = copy.deepcopy(case.model)
-    model.set_attn_implementation("eager")
     of_text = int(case.model.config.model_type == "paligemma")  # its prompt has type 0, and is not causal
     more = {"attention_mask": 1, "token_type_ids": of_text, "mm_token_type_ids": 0}
     added = {name: torch.full((1, len(answer)), value) for name, value in more.items() if name in inputs}
     for name, tokens in {**added, "input_ids": torch.tensor([answer])}.items():
         inputs[name] = torch.cat([inputs[name], tokens], dim=1)
+    return inputs
+
+
+def in_eager_mode(case: Case) -> Any:
+    """Return a copy of the model that computes attention from its logits."""
+    model = copy.deepcopy(case.model)
+    model.set_attn_implementation("eager")
+    return model
+
+
+def image_tokens(case: Case, inputs: dict[str, Any]) -> Tensor:
+    """Return the positions of the image tokens."""
+    return (inputs["input_ids"][0] == case.model.config.image_token_id).nonzero().flatten()
+
+
+def ids_of(case: Case) -> list[int]:
+    return case.processor.tokenizer(ANSWER, add_special_tokens=False)["input_ids"]
+
+
+def eager(case: Case, answer: list[int]) -> Tensor:
+    """Return attention (T, L, H, M) of the eager model, which reads prompt and answer at once."""
+    inputs, length = extended(case, answer), prepared(case)["input_ids"].shape[1]
     with torch.no_grad():
-        layers = torch.cat(model(**inputs, output_attentions=True).attentions)  # (L, H, N, N)
-    image = (inputs["input_ids"][0] == model.config.image_token_id).nonzero().flatten()
-    return layers[:, :, length - 1 : -1, image].permute(2, 0, 1, 3)
+        layers = torch.cat(in_eager_mode(case)(**inputs, output_attentions=True).attentions)  # (L, H, N, N)
+    return layers[:, :, length - 1 : -1, image_tokens(case, inputs)].permute(2, 0, 1, 3)
 
 
 def test_words_equal_eager_attention(case: Case) -> None:
     words = asked(case)
     assert words.words == ("a", "red", "umbrella", "left", "of", "the", "dog", ".")
-    ids = case.processor.tokenizer(ANSWER, add_special_tokens=False)["input_ids"]
+    ids = ids_of(case)
     rows = eager(case, ids)  # "umbrella" has three tokens
     expected = torch.cat([rows[:2], rows[2:5].mean(0, keepdim=True), rows[5:]])
     assert words.attention.shape == expected.shape
@@ -156,7 +177,9 @@ def widened(words: vitviz.Words, axis: int, mode: str) -> Tensor:
             low, high = (round((float(edge) - start) * scale) for edge in box[[1 - axis, 3 - axis]])
             inside = matrix[max(low, 0) : high]
             held = inside.abs().amax(0) if len(inside) else torch.zeros(length)
-            found.append(held[-start : photo - start])
+            whole, first, last = torch.zeros(photo), max(start, 0), min(start + length, photo)
+            whole[first:last] = held[first - start : last - start]
+            found.append(whole)
     return torch.stack(found)
 
 
@@ -252,16 +275,8 @@ def masked_loop(case: Case, answer: list[int], hidden: list[int]) -> Tensor:
     The whole sequence runs again, and the probabilities of attention are computed from its logits with a mask. The
     image tokens stay as they are: PaliGemma's read the question.
     """
-    model = copy.deepcopy(case.model)
-    model.set_attn_implementation("eager")
-    inputs = prepared(case)
-    length = inputs["input_ids"].shape[1]
-    of_text = int(case.model.config.model_type == "paligemma")
-    more = {"attention_mask": 1, "token_type_ids": of_text, "mm_token_type_ids": 0}
-    added = {name: torch.full((1, len(answer)), value) for name, value in more.items() if name in inputs}
-    for name, tokens in {**added, "input_ids": torch.tensor([answer])}.items():
-        inputs[name] = torch.cat([inputs[name], tokens], dim=1)
-    image = (inputs["input_ids"][0] == model.config.image_token_id).nonzero().flatten()
+    model, inputs, length = in_eager_mode(case), extended(case, answer), prepared(case)["input_ids"].shape[1]
+    image = image_tokens(case, inputs)
     count, softmax = inputs["input_ids"].shape[1], F.softmax
     first = min(int(image[-1]) + 1, length - 1)
 
@@ -293,7 +308,7 @@ def masked_loop(case: Case, answer: list[int], hidden: list[int]) -> Tensor:
 def test_effects_equal_a_loop_that_masks_each_key_in_every_layer(name: str) -> None:
     case = CASES[name]()
     words = asked(case)
-    ids = case.processor.tokenizer(ANSWER, add_special_tokens=False)["input_ids"]
+    ids = ids_of(case)
     count = len(words.boxes)
 
     def looped(hidden: list[int]) -> Tensor:
@@ -307,6 +322,120 @@ def test_effects_equal_a_loop_that_masks_each_key_in_every_layer(name: str) -> N
     assert effects.abs().max() > 1e-4
     without = torch.stack([whole, looped([*range(count)])], 1)
     torch.testing.assert_close(words.without_picture()[:, :2], without, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.tier("all")) for name in CASES]
+)
+def test_gae_equals_the_formula_on_whole_matrices(name: str) -> None:
+    """Compare with Chefer et al. 2021, equations 5 and 6, with zeros in the rows of the tokens before the text."""
+    case = CASES[name]()
+    words, answer = asked(case), ids_of(case)
+    model, inputs, length = (
+        in_eager_mode(case).requires_grad_(),
+        extended(case, answer),
+        prepared(case)["input_ids"].shape[1],
+    )
+    image = image_tokens(case, inputs)
+    first = min(int(image[-1]) + 1, length - 1)
+
+    def cut(_layer: Any, _inputs: Any, output: Any) -> Any:
+        tokens = output[0] if isinstance(output, tuple) else output
+        kept = torch.cat([tokens[:, :first].detach(), tokens[:, first:]], 1)
+        return (kept, *output[1:]) if isinstance(output, tuple) else kept
+
+    for layer in model.get_decoder().layers:
+        layer.register_forward_hook(cut)
+    output = model(**inputs, output_attentions=True)
+    chances = output.logits[0, length - 1 : -1].log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0]
+    for word, span in enumerate(words.spans):
+        grads = torch.autograd.grad(chances[[*span]].sum(), output.attentions, retain_graph=True)
+        relevance = torch.eye(inputs["input_ids"].shape[1])
+        for probabilities, grad in zip(output.attentions, grads, strict=True):
+            weights = (probabilities * grad).clamp_min(0).mean(1)[0]
+            weights[:first] = 0
+            relevance = relevance + weights @ relevance
+        expected = relevance[[length - 1 + token for token in span]][:, image].sum(0)
+        torch.testing.assert_close(words.maps["gae"][word], expected, atol=1e-6, rtol=1e-4)
+    assert words.maps["gae"].max() > 1e-4
+
+
+def test_gradient_input_equals_finite_differences() -> None:
+    case = smolvlm()
+    case.model.double()
+    words, step = asked(case), 1e-2
+    inputs, length = extended(case, ids_of(case)), prepared(case)["input_ids"].shape[1]
+    inputs["pixel_values"] = inputs["pixel_values"].double()
+    for token, place in ((0, image_tokens(case, inputs)[0]), (9, image_tokens(case, inputs)[9])):
+        moved = []
+        for sign in (1, -1):
+
+            def scale(_decoder: Any, args: Any, named: dict[str, Any], sign: int = sign, place: Tensor = place) -> Any:
+                named["inputs_embeds"] = named["inputs_embeds"].clone()
+                named["inputs_embeds"][:, place] *= 1 + sign * step
+                return args, named
+
+            hook = case.model.get_decoder().register_forward_pre_hook(scale, with_kwargs=True)
+            with torch.no_grad():
+                chances = case.model(**inputs).logits[0, length - 1 : -1].log_softmax(-1)
+            hook.remove()
+            chances = chances.gather(1, torch.tensor(ids_of(case))[:, None])[:, 0]
+            moved.append(torch.stack([chances[[*span]].sum() for span in words.spans]))
+        expected = ((moved[0] - moved[1]) / (2 * step)).float()
+        torch.testing.assert_close(words.maps["gradient_input"][:, token], expected, atol=1e-5, rtol=1e-2)
+    assert expected.abs().max() > 1e-4
+
+
+def test_agreement_is_the_rank_correlation_with_the_exact_effects() -> None:
+    words = asked(smolvlm())
+    effects, agreement = words.effects(), words.agreement()
+    assert [*agreement] == ["attention", "gae", "gradient_input"]
+    for name, scores in words.maps.items():
+        expected = [spearmanr(*rows).statistic for rows in zip(scores, effects, strict=True)]
+        np.testing.assert_allclose(agreement[name], expected, atol=1e-9)
+
+
+# ---- the vision tower
+
+
+def test_the_vision_tower_opens_with_the_pixels_that_it_got(case: Case) -> None:
+    words, pixels = asked(case), prepared(case)["pixel_values"]
+    if pixels.ndim == 2:  # Qwen's patches
+        with pytest.raises(WordsError, match=r"list of patches .* Choose another part, or use vitviz\.capture"):
+            vitviz.View.of_words(words)
+        return
+    pixels = pixels.flatten(0, -4)
+    tower = getattr(case.model.model, FAMILIES[case.model.config.model_type].tower)
+    for index in {0, len(words.frames) - 1}:
+        if words.frames[index].newlines:  # LLaVA-NeXT's tiles
+            with pytest.raises(WordsError, match="several tiles"):
+                vitviz.View.of_words(words, index)
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # towers that are captured
+            view = vitviz.View.of_words(words, index)
+        left, top, right, bottom = view.geometry.frame
+        assert (left, top, right, bottom) == pytest.approx(words.box(index))
+        torch.testing.assert_close(view.images, pixels[index : index + 1])
+        captured = vitviz.capture(tower, pixels[index : index + 1])
+        for block in range(TOWER["num_hidden_layers"]):
+            torch.testing.assert_close(view.trace.attentions[block], captured.attentions[block], atol=1e-5, rtol=0)
+    assert vitviz.View.of_words(words, words.whole).photo is words.photo
+
+
+def test_the_view_of_a_tower_equals_opening_the_photograph_with_it() -> None:
+    case = CASES["paligemma"]()
+    images = case.processor.image_processor
+    tower = vitviz.load(case.model.model.vision_tower, preprocess=vitviz.Preprocess(
+        height=20, width=20, mode="squash", interpolation=MODES[int(images.resample)],
+        mean=tuple(images.image_mean), std=tuple(images.image_std),
+    ))  # fmt: skip
+    view, opened = vitviz.View.of_words(asked(case)), vitviz.Explorer(tower).open(photo(50, 91))
+    assert view.geometry == opened.geometry
+    torch.testing.assert_close(view.images, opened.images, atol=0.03, rtol=0)  # rounded differently
+    for block in range(TOWER["num_hidden_layers"]):
+        difference = view.trace.attentions[block] - opened.trace.attentions[block]
+        assert difference.abs().max() < 0.01
 
 
 def test_another_picture_gives_the_log_probabilities_of_the_same_words() -> None:

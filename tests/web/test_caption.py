@@ -11,11 +11,15 @@ from patience import wait_until
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
 from running import CHURCH, DOG, EVERYDAY, MODEL, Running, complete, ready, served, settled, upload
+from scipy.stats import spearmanr
 
 from vitviz.language.words import Words
+from vitviz.lecture.numbers import site_files
+from vitviz.lecture.texts import STEPS, lecture_given
 from vitviz.web.payload import caption_bytes
+from vitviz.web.scene import Scene, saved_page
 
-WORDS = ".vv-words button"
+WORDS = ".vv-explore .vv-words button"
 SHOWN = """() => { const { saved } = vitviz.panels[0].saved(0); return [...saved.values]; }"""
 SHARES = (
     f"() => [...document.querySelectorAll('{WORDS}')].map((word) => Number(word.style.getPropertyValue('--share')))"
@@ -49,6 +53,10 @@ def test_file_of_a_caption_has_the_numbers_of_python(words: Words) -> None:
     np.testing.assert_allclose(np.array(caption["values"]) * 1e-5, words.attention, atol=6e-6)
     np.testing.assert_allclose(np.array(caption["effects"]) * 1e-3, words.effects(), atol=1e-3)
     np.testing.assert_allclose(caption["probabilities"], words.probabilities, rtol=0.01)
+    for name in ("gae", "gradient_input"):
+        np.testing.assert_allclose(caption["maps"][name], words.maps[name], rtol=1e-3)
+    for name, ranks in words.agreement().items():
+        np.testing.assert_allclose(caption["agreement"][name], ranks, atol=0.01)
     assert caption["sentence"] == "“church” needs this picture; “a” does not."
 
 
@@ -75,6 +83,18 @@ def test_a_word_shows_its_effects_and_every_head_without_a_request(page: Browser
     page.keyboard.press("Escape")
     expect(page.locator(".vv-explore .vv-scale-words")).to_have_text("12 layers × 6 heads")
     assert asked == []
+
+
+def test_other_maps_of_a_word_stand_beside_the_effects(page: Browser, app: Running, words: Words) -> None:
+    opened(page, f"{app.url}?word=2")
+    page.click(".vv-caption summary")
+    for name, map_ in words.maps.items():
+        page.select_option("[data-key=wordMap]", name)
+        np.testing.assert_allclose(shown(page), map_[1], rtol=1e-3, atol=1e-5)
+        rank = f"{words.agreement()[name][1]:.2f}".replace("-", "−")
+        sentence = f"Rank correlation of this map with the exact effects: {rank}."
+        expect(page.locator(".vv-sentence")).to_contain_text(sentence)
+    wait_until(lambda: "word-map=gradient_input" in page.url, "the address")
 
 
 def test_a_patch_lights_the_words_that_read_it(page: Browser, app: Running, words: Words) -> None:
@@ -117,3 +137,47 @@ def test_a_saved_page_has_the_caption(page: Browser, app: Running, words: Words,
     opened(page, f"{file.as_uri()}?word=2")
     page.click(f"{WORDS} >> nth=1")
     np.testing.assert_allclose(shown(page), words.effects()[1].clamp_min(0), atol=2e-3)
+
+
+# ---- the step of the lecture
+
+STEP = f"tab=lecture&step={STEPS.index('words') + 1}"
+MAP = """([step, at]) => [...vitviz.panels.find((panel) => panel.exercises).steps[step].panes[at].painted.index]"""
+
+
+def check_step(page: Browser, words: Words) -> None:
+    """Check the shapes, the words and the maps of the step, which shows the word that needs the picture most."""
+    shapes = page.locator(".vv-step:visible .vv-path td:nth-child(2)")
+    expect(shapes).to_have_text(["256 × 384", "64 × 1,536", "64 × 256", "4 ×", "311"])
+    effects, attention = words.effects()[1], words.attention[1].mean((0, 1))
+    rank = f"{spearmanr(effects, attention).statistic:.2f}".replace("-", "−")
+    expect(page.locator(".vv-step:visible .vv-alike")).to_contain_text(f"Rank correlation of the two maps: {rank}")
+    expect(page.locator(".vv-step:visible .vv-shares")).to_contain_text("48.2 %")
+    expect(page.locator(".vv-step:visible .vv-shown")).to_have_text("church")
+    for at, values in ((1, effects.clamp_min(0)), (2, attention)):
+        scaled = (values - values.min()) / (values.max() - values.min())
+        np.testing.assert_allclose(page.evaluate(MAP, [STEPS.index("words"), at]), 255 * scaled, atol=3)
+    page.hover(".vv-step:visible .vv-words button >> nth=0")
+    expect(page.locator(".vv-step:visible .vv-chance")).to_have_text("Probability of “a”")
+
+
+def test_the_lecture_shows_the_way_from_patches_to_words(page: Browser, app: Running, words: Words) -> None:
+    ready(page, f"{app.url}?{STEP}")
+    check_step(page, words)
+    page.locator(".vv-exercises summary").click()
+    whole, average = words.probabilities[1].tolist()
+    page.locator(".vv-exercises input[name=number]").fill(f"{np.log(whole / average):.2f}")
+    page.locator(".vv-exercises form[data-kind=number] [data-word=check]").click()
+    expect(page.locator(".vv-exercises form[data-kind=number] .vv-verdict")).to_contain_text("Right.")
+    ready(page, f"{app.url}?{STEP}&model={MODEL}")
+    expect(page.locator(".vv-step:visible .vv-trouble")).to_contain_text("The default model of vitviz has one.")
+    expect(page.locator(".vv-step:visible .vv-words")).to_be_hidden()
+
+
+def test_a_saved_lecture_has_the_step(page: Browser, app: Running, words: Words, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    view = app.view(CHURCH)
+    saved = saved_page(Scene.of(view), f"?{STEP}", lecture=site_files(view), texts=lecture_given())
+    file.write_text(saved, encoding="utf-8")
+    ready(page, file.as_uri())
+    check_step(page, words)

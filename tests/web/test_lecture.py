@@ -356,7 +356,9 @@ def test_the_page_checks_every_exercise_against_the_model(saved: Page, view: Vie
     for step, expected in exercise_answers(view).items():
         go(page, step)
         page.click(".vv-exercises summary")
-        texts = exercise_texts("en")[step]
+        given = exercise_texts("en")[step]
+        kinds = {*expected, *(("choice",) if step in CHOICES else ())}  # others need a captioner
+        texts = {kind: text for kind, text in given.items() if kind in kinds}
         page.wait_for_function(f"{EXERCISES}.length === {len(texts)}")
         for own in page.evaluate(EXERCISES):
             kind, right = own["kind"], expected.get(own["kind"], CHOICES.get(step))
@@ -396,7 +398,12 @@ def test_all_exercises_print_with_solutions_on_later_pages(saved: Page) -> None:
     pages = [" ".join(normalize("NFKC", page.extract_text()).split()) for page in pdf.pages]  # without ligatures
     (second,) = (place for place, text in enumerate(pages) if text.startswith("Solutions"))
     questions, solutions = " ".join(pages[:second]), " ".join(pages[second:])
-    texts = [text for step in exercise_texts("en").values() for text in step.values()]
+    texts = [
+        text
+        for step, kinds in exercise_texts("en").items()
+        for kind, text in kinds.items()
+        if (step, kind) != ("words", "number")  # the model has no captioner
+    ]
     for part, name in ((questions, "question"), (solutions, "solution")):
         # Compare the longest piece without numbers.
         pieces = [normalize("NFKC", max(re.split(r"\{\d\}", text[name]), key=len).strip()) for text in texts]

@@ -27,10 +27,10 @@ from vitviz.evaluation.audit_table import Audit
 from vitviz.evaluation.localization import Mask
 from vitviz.evaluation.masking import MaskedModel
 from vitviz.evaluation.runs import Maps, Measure, Stage, Subject, run
-from vitviz.evaluation.sensitivity import spearman
 from vitviz.images.decoding import decode
 from vitviz.images.folders import Labeled, batches, class_names, find_images, spread
 from vitviz.images.geometry import Geometry
+from vitviz.model.correlation import spearman
 from vitviz.model.trace import AttentionTrace
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights.checkpoint import fingerprint

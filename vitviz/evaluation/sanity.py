@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from vitviz.attribution.registry import DEFAULT, method_named, score_patches
 from vitviz.attribution.target_specs import TargetLike
 from vitviz.evaluation.faithfulness import Floats, target_of_images
-from vitviz.evaluation.sensitivity import spearman
+from vitviz.model.correlation import spearman
 from vitviz.model.vit import ViT
 
 HEAD = {"neck", "norm", "attn_pool", "projection", "head", "head_dist"}  # randomized first, as one part

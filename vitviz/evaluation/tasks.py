@@ -25,9 +25,10 @@ from vitviz.evaluation.photographs import Photographs, predicted
 from vitviz.evaluation.records import Record
 from vitviz.evaluation.runs import CHANCE, Floats, Maps, Measure, Stage, Subject
 from vitviz.evaluation.sanity import model_parts, randomize
-from vitviz.evaluation.sensitivity import order_consistency, spearman
+from vitviz.evaluation.sensitivity import order_consistency
 from vitviz.evaluation.shortcuts import MARKS, features_of, fit, mark, with_head
 from vitviz.images.geometry import Geometry
+from vitviz.model.correlation import spearman
 from vitviz.model.vit import ViT
 
 MOSAICS = "mosaics"

@@ -17,9 +17,10 @@ from vitviz.errors import VitvizError
 from vitviz.fields import check_arguments
 from vitviz.images.decoding import decode
 from vitviz.images.preprocess import Preprocess
-from vitviz.language.decoder import Decoder, DecoderConfig, Recorder, generate
+from vitviz.language.decoder import Attend, Decoder, DecoderConfig, Recorder, fused, generate
 from vitviz.language.frames import Frame, Rectangle
-from vitviz.language.words import Words
+from vitviz.language.relevance import Spans, gae, gradient_input, sum_spans
+from vitviz.language.words import Tower, Words
 from vitviz.model.vit import ViT
 from vitviz.weights.checks import CONFIG, WEIGHTS, read_json, read_weights
 from vitviz.weights.zoo import DEFAULT, bundled, folder_of, load
@@ -100,28 +101,55 @@ class CaptionAnswer:
         features: image tokens, (1, n, K).
         ids: token ids of `START`, the prompt and the answer, (1, `begin` + T).
         begin: number of token ids before the answer.
+        photo: the photograph.
     """
 
     captioner: "Captioner"
     features: Tensor
     ids: Tensor
     begin: int
+    photo: Any
 
+    def tower(self, frame: int) -> Tower:  # noqa: ARG002 - there is one
+        """Return the backbone and its image of the photograph."""
+        made, weight = self.captioner, next(self.captioner.backbone.parameters())
+        pixels = torch.from_numpy(made.preprocess(self.photo).pixels)[None].to(weight.device, weight.dtype)
+        return Tower(made.backbone, made.preprocess, pixels)
+
+    @torch.inference_mode()
     def log_probabilities(self, visible: Tensor) -> Tensor:
         """Return each token's log-probability when only some image tokens are visible: (B, n) bool -> (B, T)."""
         return self._read(self.features, visible)
 
+    @torch.inference_mode()
     def other_picture(self, photo: Any = None) -> Tensor:
         """Return each token's log-probability with another photograph, by default the mean image tokens: (T)."""
         features = torch.zeros_like(self.features) if photo is None else self.captioner.features(photo)
         return self._read(features, torch.ones(1, features.shape[1], dtype=torch.bool))[0]
 
-    @torch.inference_mode()
-    def _read(self, features: Tensor, visible: Tensor) -> Tensor:
+    def gae(self, spans: Spans) -> Tensor:
+        """Return the relevance of image tokens for words by generic attention explainability: (W, n)."""
+        recorder = Recorder()
+        features, scores = self._scores(spans, recorder)
+        queries = [[self.begin - 1 + token for token in span] for span in spans]
+        return gae(scores, recorder.attention, torch.arange(features.shape[1]), queries)
+
+    def gradient_input(self, spans: Spans) -> Tensor:
+        """Return the gradient of words' log-probabilities times the image tokens: (W, n)."""
+        features, scores = self._scores(spans, fused)
+        return gradient_input(scores, features)
+
+    def _scores(self, spans: Spans, attend: Attend) -> tuple[Tensor, Tensor]:
+        """Return the image tokens (1, n, K), and the log-probabilities of words (W) as a function of them."""
+        features = self.features.clone().requires_grad_()
+        tokens = self._read(features, torch.ones(1, features.shape[1], dtype=torch.bool), attend)
+        return features, sum_spans(tokens, spans)[0]
+
+    def _read(self, features: Tensor, visible: Tensor, attend: Attend = fused) -> Tensor:
         """Return each answer token's log-probability, given these image tokens: (1, n, K), (B, n) -> (B, T)."""
         batch = len(visible)
         ids = self.ids.expand(batch, -1)
-        logits = self.captioner.decoder(features.expand(batch, -1, -1), ids[:, :-1], visible)
+        logits = self.captioner.decoder(features.expand(batch, -1, -1), ids[:, :-1], visible, attend)
         scores: Tensor = logits.log_softmax(-1).gather(2, ids[:, 1:, None])[..., 0]
         return scores[:, self.begin - 1 :]
 
@@ -167,19 +195,25 @@ class Captioner:
                 f"Expected an answer of at least 1 word, and at most {most} words in prompt and answer together, got a "
                 f"prompt of {len(begin)} and an answer of {len(answer_ids or ())}. Change the number of words."
             )
-        with torch.inference_mode():
+        with torch.no_grad():  # tensors of inference mode could not be differentiated later
             features = self.features(photo)
             start = [self.tokenizer.START, *begin]
             written = answer_ids or generate(self.decoder, features, start, self.tokenizer.END)[0][len(begin) :]
             answer_words = self.tokenizer.decode(written)
             recorder = Recorder()
             ids = torch.tensor([[*start, *written[: len(answer_words)]]])
-            fed = CaptionAnswer(self, features, ids, len(start))
+            fed = CaptionAnswer(self, features, ids, len(start), photo)
             self.decoder(features, ids[:, :-1], attend=recorder)
         layers = torch.cat(recorder.attention)[:, :, len(begin) :, : features.shape[1]]  # (L, H, T, n)
         spans = tuple((index,) for index in range(len(answer_words)))
         frames = (self.frame(photo.size),)
         return Words(photo, prompt, tuple(answer_words), layers.permute(2, 0, 1, 3), frames, spans, fed)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Return m as "merged", K as "features", and the number of words of the vocabulary as "vocabulary"."""
+        sizes = self.decoder.config
+        return {"merged": self.merged, "features": sizes.features, "vocabulary": len(self.tokenizer.words)}
 
     def features(self, photo: Any) -> Tensor:
         """Return the image tokens of a decoded photograph: (1, n, K), float32, on the CPU."""

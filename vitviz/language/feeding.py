@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vitviz.language.answers import DecoderObserver
+from vitviz.language.relevance import Spans, gae, gradient_input, sum_spans
 from vitviz.weights.capture import Attention
 from vitviz.weights.captured import CaptureError
 
@@ -49,6 +50,7 @@ class FedAnswer:
         tokens: positions of the image tokens, (M).
         ids: tokens of the answer.
         prepare: returns the arguments for another photograph of the same size, or for a gray one.
+        tower: returns the vision tower with its image of a part of the photograph.
     """
 
     def __init__(
@@ -58,12 +60,14 @@ class FedAnswer:
         tokens: Tensor,
         ids: Sequence[int],
         prepare: Callable[[Any], dict[str, Any]],
+        tower: Callable[[int], Any],
     ) -> None:
+        self.tower = tower
         self._model, self._tokens, self._ids, self._prepare = model, tokens, torch.tensor([[*ids]]), prepare
         self._inputs, self._length = inputs, inputs["input_ids"].shape[1]
         self._start = min(int(tokens[-1]) + 1, self._length - 1)
         self._layers: dict[str, Layer] = {}
-        self._tail: dict[str, Tensor] = {}
+        self._given: dict[str, Any] = {}  # arguments of the decoder, for the whole sequence
 
     @torch.no_grad()
     def log_probabilities(self, visible: Tensor) -> Tensor:
@@ -74,8 +78,39 @@ class FedAnswer:
         Raises:
             CaptureError: if the model's attention cannot be observed.
         """
-        if not self._layers:
-            self._read_head()
+        return self._feed(visible, Attention.run)
+
+    def gae(self, spans: Spans) -> Tensor:
+        """Return the relevance of image tokens for words by generic attention explainability: (W, M)."""
+        recorded: list[Tensor] = []
+
+        def record(call: Attention) -> Tensor:
+            recorded.append(call.probabilities())
+            if not recorded[-1].requires_grad:
+                recorded[-1].requires_grad_()  # frozen weights: the graph starts here
+            return recorded[-1] @ call.value
+
+        tokens = self._feed(torch.ones(1, len(self._tokens), dtype=torch.bool), record)
+        queries = [[self._length - 1 - self._start + token for token in span] for span in spans]
+        return gae(sum_spans(tokens, spans)[0], recorded, self._tokens, queries)
+
+    def gradient_input(self, spans: Spans) -> Tensor:
+        """Return the gradient of words' log-probabilities times the image tokens, as the decoder gets them: (W, M)."""
+        self._read_head()
+        embeds = self._given["inputs_embeds"].detach().clone().requires_grad_()
+        inputs = {**self._given, "inputs_embeds": embeds, "use_cache": False}
+        hidden = self._model.get_decoder()(**inputs).last_hidden_state  # (1, N, D)
+        tokens = self._chosen(self._model.get_output_embeddings()(hidden), self._length - 1)
+        return gradient_input(sum_spans(tokens, spans)[0], embeds)[:, self._tokens]
+
+    def _feed(self, visible: Tensor, run: Callable[[Attention], Tensor]) -> Tensor:
+        """Return each token's log-probability while other image tokens are hidden: (B, M) bool -> (B, T).
+
+        Args:
+            visible: image tokens that the text reads.
+            run: computes the attention of a layer's tail.
+        """
+        self._read_head()
         many = len(visible)
         seen = torch.ones(many, 1, 1, self._length + self._ids.shape[1] - 1, dtype=torch.bool, device=visible.device)
         seen[..., self._tokens] = visible[:, None, None]
@@ -85,12 +120,15 @@ class FedAnswer:
             parts = (layer.keys, call.key), (layer.values, call.value)
             keys, values = (torch.cat([_of_heads(part, query) for part in pair], 2) for pair in parts)  # (B, H, N, d)
             mask = layer.mask.masked_fill(~seen.to(layer.mask.device), -torch.inf)  # (B, 1, S, N)
-            return Attention(query, keys, values, mask, scale=call.scale).run()
+            return run(Attention(query, keys, values, mask, scale=call.scale))
 
-        embeds, positions = self._tail["inputs_embeds"], self._tail["position_ids"]
+        embeds = self._given["inputs_embeds"]
+        positions = self._given.get("position_ids")
+        if positions is None:
+            positions = torch.arange(embeds.shape[1], device=embeds.device)[None]
         batch = {
-            "inputs_embeds": embeds.expand(many, -1, -1),
-            "position_ids": positions.expand(*positions.shape[:-2], many, -1),
+            "inputs_embeds": embeds[:, self._start :].expand(many, -1, -1),
+            "position_ids": positions[..., self._start :].expand(*positions.shape[:-2], many, -1),
         }
         with DecoderObserver(self._model, attend):
             hidden = self._model.get_decoder()(**batch, use_cache=False).last_hidden_state  # (B, S, D)
@@ -122,8 +160,11 @@ class FedAnswer:
             name: torch.cat([inputs[name], tail], 1) for name, tail in {**more, "input_ids": added}.items()
         }
 
+    @torch.no_grad()
     def _read_head(self) -> None:
-        """Run the whole sequence once, and keep the head's keys and values, and what the tail needs."""
+        """Run the whole sequence the first time, and keep the head's keys and values, and the decoder's arguments."""
+        if self._layers:
+            return
         start, layers, given = self._start, {}, {}
 
         def attend(name: str, call: Attention) -> Tensor:
@@ -154,9 +195,4 @@ class FedAnswer:
                 "Expected attention by scaled_dot_product_attention in the decoder, got none. Load the model with "
                 "attn_implementation='sdpa'."
             )
-        embeds = given["inputs_embeds"]
-        positions = given.get("position_ids")
-        if positions is None:
-            positions = torch.arange(embeds.shape[1], device=embeds.device)[None]
-        self._tail = {"inputs_embeds": embeds[:, start:], "position_ids": positions[..., start:]}
-        self._layers = layers
+        self._given, self._layers = given, layers

@@ -7,7 +7,8 @@ Sizes are (height, width) in pixels, grids (rows, columns) of image tokens.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
@@ -34,22 +35,39 @@ class Frame:
         sizes: size of the image after each resize, in order.
         window: the rectangle, in pixels of the last size, that the grid of image tokens divides.
         grid: rows and columns of image tokens, in order of rows, after pixel shuffle, pooling or merging.
+        newlines: whether an image token without pixels follows each row.
     """
 
     source: Rectangle
     sizes: tuple[Size, ...]
     window: Rectangle
     grid: Size
+    newlines: bool = False
+
+    @property
+    def shape(self) -> Size:
+        """Return the rows and columns of image tokens, with those that end a row."""
+        return self.grid[0], self.grid[1] + self.newlines
+
+    @property
+    def count(self) -> int:
+        """Return the number of image tokens."""
+        return math.prod(self.shape)
 
     @property
     def boxes(self) -> Tensor:
-        """Return (left, top, right, bottom) of each token in pixels of the photograph: (rows * columns, 4), float64."""
+        """Return (left, top, right, bottom) of each token in pixels of the photograph: (`count`, 4), float64.
+
+        The box of a token that ends a row has no width.
+        """
         edges = []
         for axis in (0, 1):  # rows, then columns
             start, length = self.window[axis], self.window[axis + 2]
             steps = torch.arange(self.grid[axis] + 1, dtype=torch.float64) / self.grid[axis]
             scale = self.source[axis + 2] / self.sizes[-1][axis]
             edges.append(self.source[axis] + (start + steps * length) * scale)
+        if self.newlines:
+            edges[1] = torch.cat([edges[1], edges[1][-1:]])
         tops, lefts = torch.meshgrid(edges[0][:-1], edges[1][:-1], indexing="ij")  # (rows, columns)
         bottoms, rights = torch.meshgrid(edges[0][1:], edges[1][1:], indexing="ij")
         return torch.stack([lefts, tops, rights, bottoms], dim=-1).flatten(0, 1)
@@ -157,6 +175,21 @@ def _llava(prepared: Prepared) -> list[Frame]:
     return [prepared.frame(last, source=source, at=at, within=within, side=prepared.patch)]
 
 
+def _llava_next(prepared: Prepared) -> list[Frame]:
+    """Resize the whole to one tile; and resize it into a canvas of tiles, whose padded rows or columns are left out."""
+    images, photo, side = prepared.images, prepared.photo, prepared.patch
+    library = import_module("transformers.models.llava_next.modeling_llava_next")
+    tile = images.crop_size["height"], images.crop_size["width"]
+    canvas = library.select_best_resolution(photo, images.image_grid_pinpoints)
+    whole = torch.empty(1, canvas[0] // side, canvas[1] // side, device="meta")  # a number for each token
+    grid = library.unpad_image(whole, photo).shape[1:]
+    scale = min(canvas[0] / photo[0], canvas[1] / photo[1])
+    size = min(math.ceil(photo[0] * scale), canvas[0]), min(math.ceil(photo[1] * scale), canvas[1])
+    top, left = ((whole.shape[1 + n] - grid[n]) // 2 * side - (canvas[n] - size[n]) // 2 for n in (0, 1))
+    tiles = prepared.frame(size, at=(top, left), within=(grid[0] * side, grid[1] * side), side=side)
+    return [prepared.frame(tile, within=tile, side=side), replace(tiles, newlines=True)]
+
+
 def _qwen2_vl(prepared: Prepared) -> list[Frame]:
     """Resize to whole tokens of merged patches."""
     images, (_frames, *grid) = prepared.images, prepared.inputs["image_grid_thw"][0].tolist()
@@ -170,10 +203,18 @@ def _paligemma(prepared: Prepared) -> list[Frame]:
 
 
 def _gemma3(prepared: Prepared) -> list[Frame]:
-    """Resize to the tower's size, and average squares of patches."""
+    """Resize the whole and each crop (pan and scan) to the tower's size, and average squares of patches."""
     tokens = math.isqrt(prepared.config.mm_tokens_per_image)
     patches = prepared.config.vision_config.image_size // prepared.patch
-    return [prepared.frame(prepared.size, within=prepared.size, side=patches // tokens * prepared.patch)]
+    sources, crops = [prepared.whole], len(prepared.inputs["pixel_values"]) - 1
+    axis = int(prepared.photo[1] >= prepared.photo[0])  # the longer one is divided
+    for crop in range(crops):
+        step = math.ceil(prepared.photo[axis] / crops)
+        start, length = [0, 0], [*prepared.photo]
+        start[axis], length[axis] = crop * step, min(step, prepared.photo[axis] - crop * step)
+        sources.append(Rectangle(start[0], start[1], length[0], length[1]))
+    side = patches // tokens * prepared.patch
+    return [prepared.frame(prepared.size, source=source, within=prepared.size, side=side) for source in sources]
 
 
 def _internvl(prepared: Prepared) -> list[Frame]:
@@ -201,20 +242,23 @@ class Family(NamedTuple):
     Args:
         processors: names of the classes of their processors.
         frames: function that returns the frames in the order of their tokens.
+        tower: name of the vision tower in the model.
     """
 
     processors: tuple[str, ...]
     frames: Callable[[Prepared], list[Frame]]
+    tower: str = "vision_tower"
 
 
 # transformers' `model_type` -> its family.
 FAMILIES = {
-    "smolvlm": Family(("SmolVLMProcessor",), _idefics3),
-    "idefics3": Family(("Idefics3Processor",), _idefics3),
+    "smolvlm": Family(("SmolVLMProcessor",), _idefics3, "vision_model"),
+    "idefics3": Family(("Idefics3Processor",), _idefics3, "vision_model"),
     "llava": Family(("LlavaProcessor",), _llava),
-    "qwen2_vl": Family(("Qwen2VLProcessor",), _qwen2_vl),
-    "qwen2_5_vl": Family(("Qwen2_5_VLProcessor",), _qwen2_vl),
-    "qwen3_vl": Family(("Qwen3VLProcessor",), _qwen2_vl),
+    "llava_next": Family(("LlavaNextProcessor",), _llava_next),
+    "qwen2_vl": Family(("Qwen2VLProcessor",), _qwen2_vl, "visual"),
+    "qwen2_5_vl": Family(("Qwen2_5_VLProcessor",), _qwen2_vl, "visual"),
+    "qwen3_vl": Family(("Qwen3VLProcessor",), _qwen2_vl, "visual"),
     "paligemma": Family(("PaliGemmaProcessor",), _paligemma),
     "gemma3": Family(("Gemma3Processor",), _gemma3),
     "internvl": Family(("InternVLProcessor",), _internvl),

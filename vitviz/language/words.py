@@ -7,21 +7,24 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitviz.errors import VitvizError
 from vitviz.formatting import counted
 from vitviz.heatmap import Heatmap
 from vitviz.images.decoding import decode
-from vitviz.images.geometry import Geometry
+from vitviz.images.geometry import Box, Geometry
+from vitviz.images.preprocess import Preprocess
 from vitviz.images.torchvision_import import import_torchvision
 from vitviz.language.answers import answered
 from vitviz.language.feeding import FedAnswer
 from vitviz.language.frames import FAMILIES, Frame, Prepared
+from vitviz.language.relevance import Spans, sum_spans
+from vitviz.model.correlation import spearman
 from vitviz.phrases import Phrase
 from vitviz.progress import bar
 
@@ -38,6 +41,14 @@ class WordsError(VitvizError):
     """Raised for a model, a processor, a prompt or an answer whose words cannot be read."""
 
 
+class Tower(NamedTuple):
+    """The vision tower, and one of its images: (1, 3, H, W), with the preprocessing that shows its pixels."""
+
+    module: nn.Module
+    preprocess: Preprocess
+    pixels: Tensor
+
+
 class Answer(Protocol):
     """An answer that can be fed into its model again, with other visible image tokens or another photograph."""
 
@@ -46,6 +57,15 @@ class Answer(Protocol):
 
     def other_picture(self, photo: Any = None) -> Tensor:
         """Return each token's log-probability with another photograph, by default an average picture: (T)."""
+
+    def gae(self, spans: Spans) -> Tensor:
+        """Return the relevance of image tokens for words by generic attention explainability: (W, M)."""
+
+    def gradient_input(self, spans: Spans) -> Tensor:
+        """Return the gradient of words' log-probabilities times the image tokens: (W, M)."""
+
+    def tower(self, frame: int) -> Tower:
+        """Return the vision tower, and the image that it gets of a part of the photograph."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +101,22 @@ class Words:
         """
         return torch.cat([frame.boxes for frame in self.frames])
 
+    def box(self, frame: int) -> Box:
+        """Return (left, top, right, bottom) of the image tokens of a part of the photograph, in its pixels."""
+        boxes = self.frames[frame].boxes
+        (left, top), (right, bottom) = boxes[0, :2].tolist(), boxes[-1, 2:].tolist()
+        return left, top, right, bottom
+
+    @property
+    def whole(self) -> int:
+        """Return the index of the image that shows most of the photograph, the last one if several do."""
+
+        def area(frame: int) -> float:
+            left, top, right, bottom = self.box(frame)
+            return (min(right, self.photo.width) - max(left, 0)) * (min(bottom, self.photo.height) - max(top, 0))
+
+        return max(range(len(self.frames)), key=lambda at: (not self.frames[at].newlines, round(area(at)), at))
+
     def of(self, word: str | int) -> Tensor:
         """Return the attention of a word, by its text or its index: (L, H, M).
 
@@ -95,14 +131,14 @@ class Words:
             )
         return self.attention[indices[0]]
 
-    def heatmap(self, word: str | int, values: Tensor | None = None, *, frame: int = -1) -> Heatmap:
+    def heatmap(self, word: str | int, values: Tensor | None = None, *, frame: int | None = None) -> Heatmap:
         """Return a map of a word over the photograph, which `overlay` draws.
 
         Args:
             word: its text or its index.
             values: (M), such as a head's `of(word)[layer, head]`, or a row of `effects`; by default, the attention in
                 the mean of all heads of all layers.
-            frame: index of the part of the photograph; by default the last one, which shows the whole.
+            frame: index of the part of the photograph; by default `whole`.
 
         Raises:
             WordsError: if the answer lacks the word, or has it several times, or for other numbers of values.
@@ -114,13 +150,12 @@ class Words:
                 f"Expected one value for each of {attention.shape[2]} image tokens, got shape {tuple(shown.shape)}. "
                 "Choose a layer and a head."
             )
-        counts = [part.grid[0] * part.grid[1] for part in self.frames]
-        part, boxes = self.frames[frame], self.boxes.split(counts)[frame]
-        (left, top), (right, bottom) = boxes[0, :2].tolist(), boxes[-1, 2:].tolist()
-        geometry = Geometry(self.photo.size, part.window[2:], (left, top, right, bottom))
+        frame = self.whole if frame is None else frame
+        part, counts = self.frames[frame], [part.count for part in self.frames]
+        geometry = Geometry(self.photo.size, part.window[2:], self.box(frame))
         text = word if isinstance(word, str) else self.words[word]
         unit, signed = ("attention", False) if values is None else ("", bool((values < 0).any()))
-        grid = shown.split(counts)[frame].reshape(part.grid).numpy()
+        grid = shown.split(counts)[frame].reshape(part.shape)[:, : part.grid[1]].numpy()
         return Heatmap(grid, geometry, self.photo, title=text, unit=unit, signed=signed)
 
     def log_probabilities(self, visible: Tensor) -> Tensor:
@@ -132,11 +167,7 @@ class Words:
         Raises:
             CaptureError: for attention that cannot be observed.
         """
-        return self._sums(self.answer.log_probabilities(visible))
-
-    def _sums(self, tokens: Tensor) -> Tensor:
-        """Sum the log-probabilities of each word's tokens: (B, T) -> (B, W)."""
-        return torch.stack([tokens[:, list(span)].sum(1) for span in self.spans], 1)
+        return sum_spans(self.answer.log_probabilities(visible), self.spans)
 
     def effects(self) -> Tensor:
         """Return the causal effect of each image token on each word, by ablation: (W, M), float32.
@@ -154,13 +185,42 @@ class Words:
         return torch.cat(parts).T
 
     @cached_property
+    def maps(self) -> dict[str, Tensor]:
+        """Return other maps of each word over the image tokens, by name: (W, M) each, float32.
+
+        "attention" is the mean over all layers and heads; "gae" generic attention explainability (Chefer et al. 2021)
+        for the text's layers; "gradient_input" the gradient of the word's log-probability times the image tokens, as
+        the decoder receives them. Each word takes two backward passes.
+
+        Raises:
+            CaptureError: for attention that cannot be observed.
+        """
+        with torch.inference_mode(False), torch.enable_grad():
+            return {
+                "attention": self.attention.mean((1, 2)),
+                "gae": self.answer.gae(self.spans).cpu(),
+                "gradient_input": self.answer.gradient_input(self.spans).float().cpu(),
+            }
+
+    def agreement(self, effects: Tensor | None = None) -> dict[str, Tensor]:
+        """Return Spearman's rank correlation of each of `maps` with the exact effects, by name: (W) each, float64.
+
+        A map or effects with the same value everywhere have no ranks: NaN.
+
+        Args:
+            effects: (W, M), from `effects`, which is called by default.
+        """
+        exact = self.effects() if effects is None else effects
+        return {name: spearman(scores, exact) for name, scores in self.maps.items()}
+
+    @cached_property
     def probabilities(self) -> Tensor:
         """Return each word's probability with the photograph, and with an average picture: (W, 2).
 
         For a captioner, the average picture is the mean of the image tokens in training; for other models, it is gray.
         """
         (whole,) = self.log_probabilities(torch.ones(1, self.attention.shape[-1], dtype=torch.bool))
-        (average,) = self._sums(self.answer.other_picture()[None])
+        (average,) = sum_spans(self.answer.other_picture()[None], self.spans)
         return torch.stack([whole, average], 1).exp()
 
     def without_picture(self, other: Any = None) -> Tensor:
@@ -174,7 +234,7 @@ class Words:
         seen = torch.ones(2, self.attention.shape[-1], dtype=torch.bool)
         seen[1] = False
         replaced = self.answer.other_picture(None if other is None else decode(other))
-        return torch.cat([self.log_probabilities(seen), self._sums(replaced[None])]).T
+        return torch.cat([self.log_probabilities(seen), sum_spans(replaced[None], self.spans)]).T
 
     @property
     def needs(self) -> Tensor:
@@ -213,7 +273,14 @@ class Words:
 
 
 def words(
-    model: Any, processor: Any, photo: Any, prompt: str, answer: str | None = None, *, max_tokens: int = 64
+    model: Any,
+    processor: Any,
+    photo: Any,
+    prompt: str,
+    answer: str | None = None,
+    *,
+    max_tokens: int = 64,
+    **options: Any,
 ) -> Words:
     """Let a vision-language model of transformers answer, and return where each word attends in the photograph.
 
@@ -227,6 +294,7 @@ def words(
         prompt: text with the processor's placeholder for one image, such as "<image>What is this?".
         answer: text that is fed in after the prompt, as it is; by default, the model writes with greedy search.
         max_tokens: largest number of tokens that the model writes.
+        options: further arguments of the processor, such as `do_pan_and_scan=True` of Gemma 3.
 
     Raises:
         WordsError: for a model whose image tokens are not known, another model's processor, a prompt without an image,
@@ -239,7 +307,8 @@ def words(
     _check_text(processor, prompt, answer)
 
     def prepared(picture: Image.Image) -> dict[str, Any]:
-        inputs = dict(processor(images=picture, text=prompt, return_tensors="pt").to(model.device, model.dtype))
+        made = processor(images=picture, text=prompt, return_tensors="pt", **options)
+        inputs = dict(made.to(model.device, model.dtype))
         inputs.pop("labels", None)  # of PaliGemma, for training
         return inputs
 
@@ -249,7 +318,7 @@ def words(
         Prepared((photo.height, photo.width), processor.image_processor, inputs, settings)
     )
     tokens = (inputs["input_ids"][0] == _image_token(settings)).nonzero().flatten()
-    if len(tokens) != sum(frame.grid[0] * frame.grid[1] for frame in frames):
+    if len(tokens) != sum(frame.count for frame in frames):
         raise _not_its_processor(model, processor, f"which makes {counted(len(tokens), 'image token')}")
     given = None if answer is None else processor.tokenizer(answer, add_special_tokens=False)["input_ids"]
     count = _room(settings, inputs["input_ids"].shape[1], max_tokens if given is None else len(given), given is None)
@@ -263,9 +332,22 @@ def words(
         other = Image.new("RGB", photo.size, (128, 128, 128)) if other is None else other.resize(photo.size)
         return prepared(other)
 
+    def tower(frame: int) -> Tower:
+        """Return the vision tower with its image of a part of the photograph."""
+        pixels, module = inputs["pixel_values"], getattr(model.model, FAMILIES[settings.model_type].tower)
+        if pixels.ndim < 4 or frames[frame].newlines:
+            raise WordsError(
+                f"Expected a part of the photograph that is one image, got one of {type(module).__name__}, which is a "
+                "list of patches or several tiles. Choose another part, or use vitviz.capture."
+            )
+        image = pixels.flatten(0, -4)[frame][None]  # (..., images, 3, H, W) -> (1, 3, H, W)
+        height, width = image.shape[2:]
+        mean, std = (tuple(getattr(processor.image_processor, f"image_{name}")) for name in ("mean", "std"))
+        return Tower(module, Preprocess(height=height, width=width, mode="squash", mean=mean, std=std), image)
+
     return Words(
         photo, prompt, tuple(word for word, _ in spans), torch.stack(rows) if rows else torch.zeros(shape),
-        tuple(frames), tuple(tuple(span) for _, span in spans), FedAnswer(model, inputs, tokens, ids, prepare),
+        tuple(frames), tuple(tuple(span) for _, span in spans), FedAnswer(model, inputs, tokens, ids, prepare, tower),
     )  # fmt: skip
 
 

@@ -63,6 +63,7 @@ from vitviz.attribution.attention import (
     rollout_scores,
 )
 from vitviz.errors import VitvizError
+from vitviz.language.captioner import CaptionAnswer
 from vitviz.language.words import Words
 from vitviz.model.devices import double
 from vitviz.model.trace import AttentionTrace, BlockTrace
@@ -344,21 +345,33 @@ def _little_endian(array: Tensor) -> NDArray[Any]:
 
 
 def caption_bytes(words: Words) -> bytes:
-    """Return a caption as JSON: "words", "grid", "heads", "values", "effects", "probabilities" and "sentence".
+    """Return a caption by a captioner as JSON: words, numbers of each word, sizes of the captioner, and a sentence.
 
     "values" has (W, L, H, M) integers: the attention of each word in each layer and head to the image tokens, in units
     of 0.00001. The image tokens divide the whole photograph into the rows and columns of "grid". "effects" has (W, M)
     integers: how much a word's log-probability falls if one image token is masked, in units of 0.001. "probabilities"
-    has two numbers for each word: with the photograph, and with an average picture.
+    has two numbers for each word: with the photograph, and with an average picture. "maps" are those of `Words.maps`
+    but attention, (W, M) each, and "agreement" is `Words.agreement`. For "captioner", see
+    `vitviz.language.captioner.Captioner.sizes`; "sentence" is `Words.describe`.
     """
     (frame,) = words.frames
+    assert isinstance(words.answer, CaptionAnswer)
+    effects = words.effects()
     caption = {
         "words": words.words,
         "grid": frame.grid,
         "heads": words.attention.shape[2],
         "values": (words.attention * 1e5).round().int().tolist(),
-        "effects": (words.effects() * 1e3).round().int().tolist(),
-        "probabilities": [[float(f"{share:.3g}") for share in pair] for pair in words.probabilities.tolist()],
+        "effects": (effects * 1e3).round().int().tolist(),
+        "probabilities": _short(words.probabilities, 3),
+        "maps": {name: _short(scores, 4) for name, scores in words.maps.items() if name != "attention"},
+        "agreement": {name: _short(ranks[None].nan_to_num(), 3)[0] for name, ranks in words.agreement(effects).items()},
+        "captioner": words.answer.captioner.sizes,
         "sentence": words.describe(),
     }
     return json.dumps(with_phrases(caption)).encode()
+
+
+def _short(rows: Tensor, digits: int) -> list[list[float]]:
+    """Return numbers rounded to significant digits: (R, n) -> R lists."""
+    return [[float(f"{value:.{digits}g}") for value in row] for row in rows.tolist()]

@@ -8,7 +8,6 @@ import copy
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -162,9 +161,8 @@ def about_object(
         model: Any = source
         settings = fit_labels(model.config.to_dict() | {"architectures": [type(source).__name__]}, config.classes)
         origin = "transformers model in memory"
-        about = about_transformers(settings, preprocessor, type(source).__name__, source=origin, config=config)
-        assumed = tuple(text for text in about.assumed if own is None or not text.startswith("preprocessing:"))
-        return replace(about, preprocess=own or about.preprocess, assumed=assumed)
+        name = type(source).__name__
+        return about_transformers(settings, preprocessor, name, source=origin, config=config, preprocess=own)
     usual = TORCHVISION.preprocess if library == "torchvision" else CONVENTIONS["imagenet"]
     read = own or usual.shaped(*config.image_size).with_channels(config.channels)
     labels, words = number_classes(config.classes)

@@ -16,9 +16,13 @@ def _registers(count: int) -> tuple[str, ...]:
 
 # transformers' `model_type` -> names of the tokens in front of the patches, from the settings.
 PREFIXES: dict[str, Callable[[Any], tuple[str, ...]]] = {
-    **dict.fromkeys(("siglip_vision_model", "siglip2_vision_model", "ijepa"), lambda _settings: ()),
     **dict.fromkeys(
-        ("vit", "vit_msn", "beit", "data2vec-vision", "dinov2", "clip_vision_model"), lambda _settings: ("CLS",)
+        ("siglip_vision_model", "siglip2_vision_model", "ijepa", "idefics3_vision", "smolvlm_vision"),
+        lambda _settings: (),
+    ),
+    **dict.fromkeys(
+        ("vit", "vit_msn", "beit", "data2vec-vision", "dinov2", "clip_vision_model", "internvl_vision"),
+        lambda _settings: ("CLS",),
     ),
     "deit": lambda _settings: ("CLS", "distillation"),
     **dict.fromkeys(
@@ -36,6 +40,7 @@ def _of_transformers(module: Any, height: int, width: int) -> Tokens | None:
     if names is None:
         return None
     patch = module.config.patch_size
+    patch = patch if isinstance(patch, int) else patch[0]
     read: Read = ""
     if type(module).__name__.endswith("ForImageClassification"):  # others return the class token
         averaged = getattr(module.config, "use_mean_pooling", False)

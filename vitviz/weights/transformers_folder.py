@@ -99,6 +99,7 @@ def about_transformers(
     licence: str = "unknown",
     source: str = "",
     config: ViTConfig | None = None,
+    preprocess: Preprocess | None = None,
 ) -> Pretrained:
     """Return preprocessing and labels of a `transformers` model.
 
@@ -116,18 +117,20 @@ def about_transformers(
         licence: SPDX name or a sentence; the two files do not state it.
         source: origin of the weights.
         config: config of a model that is not converted; by default, it is read from the settings.
+        preprocess: preprocessing in place of the one of these files.
 
     Raises:
         ConvertError: for steps that `Preprocess` does not have, or values of wrong types or ranges.
     """
-    if preprocessor is None:
+    given = preprocess is not None
+    if preprocess is None and preprocessor is None:
         preprocess = _usual(settings, config or read_settings(settings)[0])
-    else:
-        preprocess = preprocess_transformers(settings, preprocessor)
+    elif preprocess is None:
+        preprocess = preprocess_transformers(settings, preprocessor or {})
     named = labels(settings) if is_classifier(settings) else ()
     means = (preprocessor or {}).get("image_mean")
     stated = len(means) if isinstance(means, list | tuple) else 3
-    known = preprocessor is not None and stated == len(preprocess.bands)
+    known = given or (preprocessor is not None and stated == len(preprocess.bands))
     assumed = [] if known else [f"preprocessing: {preprocess.describe()}"]
     if named and all(name == f"LABEL_{index}" for index, name in enumerate(named)):
         assumed.append("labels: LABEL_0, LABEL_1, ..., because no names of its classes were saved")

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from captions import PLACES
 from features import BACKBONE, MERGED, TABLES, Worker, preprocess_of
-from maps import MAPS, Span, attention, rank_correlation, removal
+from maps import MAPS, Span, attention, removal
 from layouts import QUARTERS, WHOLE, Picture, Region, find_photos, read_answers
 from safetensors.torch import load_file
 from torch import Tensor
@@ -29,9 +29,12 @@ from train import Material, captions_of, load_features, resume, tokenizer_of, to
 import vitviz
 from vitviz.language.captioner import Captioner, Tokenizer, load_folder, project, save
 from vitviz.language.decoder import Decoder
+from vitviz.model.correlation import spearman
 
 LICENCE = "as the backbone's; trained on images for research use"
-SOURCE = f"a decoder trained by us on {BACKBONE} with captions of everyday256, everyday2, Imagenette, and mosaics of them"
+SOURCE = (
+    f"a decoder trained by us on {BACKBONE} with captions of everyday256, everyday2, Imagenette, and mosaics of them"
+)
 CARD = Path(__file__).with_name("card.md")
 HEADING = "## Evaluations on wild/"
 DRAWS = 2000
@@ -185,7 +188,7 @@ def table_of_maps(captioner: Captioner, cases: Sequence[Case], best_head: tuple[
         for name, method in methods.items():
             scores = method(*given)
             hits.setdefault(name, []).append(_pointing(scores, quarters, case))
-            ranks.setdefault(name, []).extend(rank_correlation(a, b) for a, b in zip(scores, exact, strict=True))
+            ranks.setdefault(name, []).extend(spearman(scores, exact).tolist())
     lines = ["| map | region is a quarter | region is two quarters | rank correlation |", "|---|---|---|---|"]
     for name, groups in hits.items():
         one, two = by_size(groups, cases)

@@ -105,6 +105,7 @@ export const FIELDS = Object.freeze({
   direction: { initial: /** @type {'row' | 'column'} */ ('row'), url: 'direction', kind: oneOf('row', 'column') },
   word: { initial: /** @type {number | null} */ (null), url: 'word',
     kind: whole(1, 99, 'a word of the caption, counted from 1') }, // null: no word is chosen
+  wordMap: { initial: 'effects', url: 'word-map', kind: oneOf('effects', 'attention', 'gae', 'gradient_input') },
   mode: { initial: 'attention', url: 'mode', kind: named('attention, rollout or another map') },
   /** null: the default of the map shown */
   color: { initial: /** @type {string | null} */ (null), url: 'color', kind: named('the name of a color map') },

@@ -7,6 +7,7 @@ import { tokenOf } from '../../../web/compute/geometry.js';
 import { strongestFirst } from '../../../web/compute/hiding.js';
 import { attend, costOf, embed, filterMap, largest, layerWeights, lengthOf, momentsOf, parseParts, parseValues, patchOf,
   positionSimilarity, ranks, sinePositions, sumOf } from './lecture_numbers.js';
+import { CAPTION, mapsOf } from '../../../web/compute/caption.js';
 import { decoded } from '../../../web/compute/payload.js';
 import { meanDistance } from '../../../web/compute/statistics.js';
 
@@ -49,11 +50,12 @@ const QUESTIONS = {
   prediction: ({ manifest: { predictions } }) => (predictions.length ? [['layers', {}]] : []),
   explanation: ({ manifest: { predictions } }) => (predictions.length ? ['rollout', 'gae'].map((method, place) => (
     ['explain', { method, target: place ? predictions[0][2] : null, against: null }])) : []),
+  words: ({ manifest: { captioned } }) => (captioned ? [CAPTION] : []),
 };
 
 /** @type {Record<string, (numbers: Numbers) => Computed | null>} */
 const STEPS = { question, pixels, patches, embedding, positions, cls, residual, norm, attention, projection, mlp, heads,
-  cost, prediction, training, explanation, closing };
+  cost, prediction, training, explanation, words, closing };
 
 /** The layer and head of each step's exercises. @type {Record<string, (depth: number) => Partial<State>>} */
 const PLACES = {
@@ -390,6 +392,16 @@ function explanation(numbers) {
     number(numbers, (top * top) / count, [top, count], [own.filter((place) => others.includes(place)).length]),
     patch(numbers, rollout, [], { isSaid: false, more: [rank, count] }),
   ];
+}
+
+/** @param {Numbers} numbers */
+function words(numbers) {
+  const maps = mapsOf(numbers.answers[0] ?? undefined);
+  if (!maps) return [];
+  const { needs, written } = maps;
+  const word = needs.indexOf(Math.max(...needs));
+  const [whole, average] = written.probabilities[word];
+  return [number(numbers, Math.log(whole / average), [written.words[word], 100 * whole, 100 * average])];
 }
 
 /** @param {Numbers} numbers */

@@ -31,6 +31,7 @@ import { Projection } from './steps/projection.js';
 import { QuestionStep } from './steps/question.js';
 import { Residual } from './steps/residual.js';
 import { Training } from './steps/training.js';
+import { WordsStep } from './steps/words.js';
 import { Panel } from '../../../web/panels/panel.js';
 
 /** @typedef {import('../../../web/core/state.js').State} State */
@@ -42,7 +43,7 @@ import { Panel } from '../../../web/panels/panel.js';
 const KINDS = { question: QuestionStep, pixels: Pixels, patches: Patches, embedding: Embedding, positions: Positions,
   cls: ClassToken, residual: Residual, norm: Norm, attention: Attention, projection: Projection, mlp: HiddenLayer,
   heads: HeadsStep, cost: Cost, prediction: Prediction, training: Training, explanation: Explanation,
-  closing: Closing };
+  words: WordsStep, closing: Closing };
 /** @type {import('../../../web/effects/questions.js').Question} */
 const ASK = ['lecture', {}];
 const LEAST = 60; // minimum height of a picture in full screen, in pixels

@@ -1,0 +1,109 @@
+// From patches to words: a decoder reads the tokens of the patches, four in one, and writes a caption. Each word's map
+// shows the effect of every image token on its probability, beside the attention of the decoder.
+import { percent, sized } from '../../../../web/compute/format.js';
+import { CAPTION, mapsOf } from '../../../../web/compute/caption.js';
+import { patchIn } from '../../../../web/core/stages.js';
+import { filled, tr, wordsOf } from '../../../../web/core/words.js';
+import { WordRow } from '../../../../web/panels/word_row.js';
+import { Step } from './step.js';
+import { bars, decimal } from './tokens.js';
+
+/** @typedef {import('./step.js').Shown} Shown */
+/** @typedef {import('./step.js').Scene} Scene */
+/** @typedef {import('../../../../web/compute/caption.js').Maps} Maps */
+/** @typedef {[number, number]} Pair */
+
+const HTML = `
+  <p class="vv-trouble" role="status" hidden></p>
+  <div class="vv-flow" data-part="1"><div><h3 class="vv-merge"></h3><figure
+    class="vv-pane vv-plain"></figure></div><div><table class="vv-path"><tbody></tbody></table></div></div>
+  <div class="vv-row vv-asked" data-part="2 3"><h3 data-word="row"></h3><span class="vv-words vv-large" role="group"
+    lang="en" translate="no"></span></div>
+  <div class="vv-both vv-asked" data-part="2 3"><figure class="vv-pane"></figure><figure class="vv-pane"
+    data-part="3"></figure><div class="vv-half" data-part="2"><h3 class="vv-chance"></h3><ol
+    class="vv-shares vv-large"></ol><p class="vv-size" data-word="average"></p></div></div>
+  <p class="vv-lost vv-asked vv-alike" data-part="3"></p>`;
+
+export class WordsStep extends Step {
+  static html = HTML;
+
+  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page);
+    this.questions = this.newQuestions();
+    this.panes = ['[data-part="1"]', '.vv-both > :first-child', '.vv-both > :nth-child(2)'].map((place, at) => {
+      const own = (/** @type {Pair | null} */ patch) => patch && patchIn(patch, this.panes[at].grid, this.scene.grid);
+      return this.photograph(at ? place : `${place} .vv-pane`, { hover: (patch) => this.hover(own(patch), true),
+        pick: (patch) => page.store.dispatch({ type: 'pick', patch: own(patch), scene: this.scene.id }) });
+    });
+    this.row = new WordRow(this.find('.vv-words'), page);
+    /** @type {Maps | null} */
+    this.offered = null;
+  }
+
+  /** @param {Shown} state @param {Scene} scene */
+  render(state, scene) {
+    const words = wordsOf(state.lang).words;
+    const { captioned } = scene.manifest;
+    const isNew = this.isNew(scene);
+    this.questions.want(scene, captioned ? [CAPTION] : []);
+    const maps = captioned ? mapsOf(this.questions.answer(scene, CAPTION)) : null;
+    this.showText('.vv-trouble', captioned ? this.questions.failure(scene, CAPTION) : words.none);
+    for (const part of this.all('.vv-asked, .vv-path')) part.hidden = !maps;
+    for (const pane of this.panes) this.describe(pane, words.aria);
+    if (isNew || maps !== this.offered) this.row.offer(maps?.written.words ?? []);
+    this.offered = maps;
+    if (!maps) return;
+    const { grid, captioner: { merged } } = maps.written;
+    this.panes.forEach((pane, at) => pane.cut(at ? grid : /** @type {Pair} */ (grid.map((side) => merged * side))));
+    const chosen = (state.pointed ?? state.word ?? maps.needs.indexOf(Math.max(...maps.needs)) + 1) - 1;
+    const word = Math.min(chosen, maps.written.words.length - 1);
+    this.row.draw(state, scene, maps, word);
+    this.merge(patchIn(state.query, scene.grid, grid), merged);
+    if (!this.differs(scene.id, state.lang, word, state.opacity)) return;
+    this.label(words);
+    this.path(words, scene, maps);
+    this.maps(words, maps, word, state);
+  }
+
+  /** Mark the patches of the image token at a place. @param {Pair} place @param {number} merged */
+  merge([row, column], merged) {
+    const [pane] = this.panes;
+    pane.mark(true, null);
+    pane.point(Array.from({ length: merged ** 2 }, (_, n) => (
+      [row * merged + Math.floor(n / merged), column * merged + (n % merged)])), null);
+  }
+
+  /** List the shapes from the patches to the next word. @param {Record<string, string>} words @param {Scene} scene
+   * @param {Maps} maps */
+  path(words, { manifest: { heads, width } }, { written, sizes }) {
+    const { grid, captioner: { merged, features, vocabulary } } = written;
+    const [patch, tokens] = [heads * width, grid[0] * grid[1]];
+    const sides = grid.map((side) => merged * side);
+    this.write('.vv-merge', words.merge, merged);
+    this.find('.vv-path tbody').innerHTML = [
+      [words.patches, sized(tokens * merged ** 2, patch), filled(words.patchesSay, ...sides)],
+      [words.joined, sized(tokens, merged ** 2 * patch), filled(words.joinedSay, merged)],
+      [words.image, sized(tokens, features), words.imageSay],
+      [words.decoder, `${sizes.depth} ×`, filled(words.decoderSay, sizes.heads)],
+      [words.next, String(vocabulary), words.nextSay],
+    ].map(([name, shape, says]) => `<tr><th scope="row">${name}</th><td>${shape}</td><td>${says}</td></tr>`).join('');
+  }
+
+  /** Draw the effects on a word beside the attention, and its probability. @param {Record<string, string>} words
+   * @param {Maps} maps @param {number} place @param {Shown} state */
+  maps(words, maps, place, { lang, opacity }) {
+    const word = maps.written.words[place];
+    const [effects, attention] = [maps.without(place), maps.ofAll(place)];
+    const [, first, second] = this.panes;
+    this.heat(first, effects, opacity, { title: tr('word-effects', word), unit: tr('of-log-probability'),
+      said: (value) => decimal(value) });
+    this.heat(second, attention, opacity, { title: tr('word-attention', word), unit: tr('of-attention') });
+    const shares = maps.written.probabilities[place];
+    this.write('.vv-chance', words.chance, word);
+    this.find('.vv-shares').innerHTML = bars(shares.map((share, at) => (
+      [at ? words.without : words.with, share, percent(share)])), (at) => (at ? 'quiet' : 0));
+    const correlation = maps.written.agreement.attention[place];
+    this.write('.vv-alike', `${filled(wordsOf(lang).explanation.alike, decimal(correlation))} ${words.warning}`);
+  }
+}
