@@ -50,6 +50,7 @@ TWO_CLASSES = """() => {
 # For each file: query of the address, element to photograph, and element in it to point at, or to click if a button.
 PANELS = {
     "score": ("tab=inside&image=Dog&head=5", ".vv-sums-view", "[data-head='4']"),
+    "matter": ("tab=inside&image=Dog", ".vv-exact", "[data-do=exact]"),
     "few": ("tab=why&image=Dog&method=attn_lrp", ".vv-explain", "[data-do=few]"),
     "edge": ("image=Dog&from=7,8&open=edge", ".vv-explore", ".vv-held"),
 }
