@@ -523,7 +523,7 @@ def test_audit_writes_report_table_and_records(
     assert sum(row["photographs"] for row in answer["answers"]) == 2
     quick = json.loads(run("audit", things, "-o", tmp_path / "quick", "--quick", "--json"))
     assert {row["verdict"] for row in quick["answers"]} == {"not decided"}
-    for module in ("audit", "records"):
+    for module in ("runs", "records"):
         monkeypatch.setattr(f"vitviz.evaluation.{module}.gather", list)
     for name, value in (("RANK", "1"), ("WORLD_SIZE", "2")):  # the second process of torchrun
         monkeypatch.setenv(name, value)
@@ -536,7 +536,7 @@ def test_compare_writes_a_report_and_the_heads(shell: Run, model: str, things: P
     assert answer["model"] == [model, model]
     assert answer["flips"] == []
     assert {(head["layer"], head["head"]) for head in answer["heads"]} >= {(1, 1)}
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.html", "heads.csv"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.html", "heads.csv", "records.jsonl"}
 
 
 def test_evaluate_prints_and_writes_a_table(
