@@ -55,10 +55,11 @@ def questions() -> dict[str, Callable[[Any], object]]:
     add(lambda **options: list(EXPLORER.open_many([PHOTO], **options)), "open_many", ["batch_size", "size"])
     for name, method in inspect.getmembers(VIEW, inspect.ismethod):
         parameters = inspect.signature(method).parameters.values()
-        if not name.startswith("_") and name not in ("save_html", "faithfulness"):
+        if not name.startswith("_") and name not in ("save_html", "faithfulness", "of_words"):
             given = partial(method, **REQUIRED.get(name, {}))
             add(given, name, [parameter.name for parameter in parameters if parameter.kind != parameter.VAR_KEYWORD])
     add(VIEW.faithfulness, "faithfulness", ["maps"])
+    add(VIEW.of_words, "of_words", ["words"])
     quick = partial(VIEW.faithfulness, VIEW.attention(), steps=2, random=1)
     add(quick, "faithfulness", ["target", "contrast"])
     add(VIEW.intervene, "intervene", ["heads", "cuts", "drop", "mode", "swap"])

@@ -98,6 +98,7 @@ class View:
         self._cache: dict[tuple[Any, ...], Any] = {}
 
     @classmethod
+    @check_arguments(ExplorerError)
     def of_words(cls, words: Words, frame: int | None = None) -> "View":
         """Return the view of the vision tower of a vision-language model, for one part of the photograph.
 

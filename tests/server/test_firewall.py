@@ -76,7 +76,7 @@ def test_many_long_questions_delay_no_others_and_stop_with_their_clients(site: S
         assert progress_with("done", answers[0].iter_lines())["of"] == 4
         wait_until(lambda: ahead() == MAX_LONG, "all long questions run or wait")
         path = site.upload("mine.png", photograph(1)).json()[0]
-        assert "predictions" in site.call("open", {"path": path}, None, None, None)
+        assert "predictions" in site.call("open", {"path": path}, None, None, None, None)
         own = site.ask("open", photo=photograph(2), source={})["data"]["id"]
         assert "data" in site.ask("explain", {"scene": own, "method": "token_gradcam", "target": 3})
         assert "data" in site.ask("layers", {"scene": scene})
@@ -107,10 +107,10 @@ def test_events_of_an_address_are_bounded(site: Site, held: threading.Event) -> 
         body = {"data": [{"path": path}, None, 140 + event, None], "fn_index": number, "session_hash": f"crowd{event}"}
         assert site.client.post("/gradio_api/queue/join", json=body).status_code == 200
     wait_until(lambda: len(jobs._open) == MAX_OPEN, "all events have started")
-    assert "Busy: too many requests" in site.call("open", {"path": path}, None, None, None)
+    assert "Busy: too many requests" in site.call("open", {"path": path}, None, None, None, None)
     held.set()
     wait_until(lambda: not jobs._open, "all events have ended")
-    assert "predictions" in site.call("open", {"path": path}, None, None, None)
+    assert "predictions" in site.call("open", {"path": path}, None, None, None, None)
 
 
 def refused() -> Iterator[tuple[int, str, dict[str, Any]]]:
@@ -165,7 +165,7 @@ def test_photographs_are_not_written_to_disk(site: Site, monkeypatch: pytest.Mon
         monkeypatch.setattr(f"tempfile.{name}", lambda *_args, **_options: pytest.fail("a file was written"))
     large = photograph(60) + bytes(20_000_000)
     assert site.ask("open", photo=large, source={})["data"]["id"]
-    assert "predictions" in site.call("open", {"path": site.upload("mine.png", large).json()[0]}, None, None, None)
+    assert "predictions" in site.call("open", {"path": site.upload("mine.png", large).json()[0]}, None, None, None, None)
 
 
 LEAKS = ("Traceback", "object has no attribute", "<gradio", "pydantic", str(ROOT), "/tmp")
@@ -175,7 +175,7 @@ def test_answers_contain_no_absolute_path(site: Site, sources: tuple[str, ...]) 
     """The sources of the operator's own models are exceptions, because the menu contains them."""
     opened = site.post("open", photo=photograph(80), source={})
     upload, scene = site.upload("mine.png", photograph(80)), last(opened.content)["data"]["id"]
-    texts = [opened.text, upload.text, site.call("open", {"path": upload.json()[0]}, None, None)]
+    texts = [opened.text, upload.text, site.call("open", {"path": upload.json()[0]}, None, None, None, None)]
     texts += [site.post(name, {"scene": scene}).text for name in ("layers", "page", "lecture", "explain")]
     texts += [site.post("models").text, site.upload("a.txt", b"hello").text]
     served = ("", "healthz", "config", "theme.css", "robots.txt", "manifest.json")
@@ -200,7 +200,7 @@ def test_refusals_are_error_lines_and_error_events(site: Site) -> None:
     assert not any(leak in event for leak in LEAKS)
     photo = {"path": site.upload("mine.png", photograph(2)).json()[0]}
     for data in ([7, None, 5], [photo, None, "many"], [photo, 7, None], [photo, None, 10**9]):
-        event = site.call("open", *data, None)  # Gradio cannot parse some of these
+        event = site.call("open", *data, None, None)  # Gradio cannot parse some of these
         assert "event: error" in event
         assert "xpected" in event
         assert not any(leak in event for leak in LEAKS)

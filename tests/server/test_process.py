@@ -95,5 +95,5 @@ def test_containers_health_check_detects_a_missing_server(server: Server) -> Non
 @pytest.mark.tier("all")
 def test_uploads_are_not_written_to_disk(server: Server) -> None:
     path = server.upload("mine.png", photograph()).json()[0]
-    assert "predictions" in server.call("open", {"path": path}, None, None, None)
+    assert "predictions" in server.call("open", {"path": path}, None, None, None, None)
     assert server.files() == set()

@@ -1,5 +1,5 @@
 // What a page does before its script runs: it shows the first photograph, unless the URL asks for something else.
-// Gradio calls `load` when the explorer's HTML is in the page; a static site calls `begin`, and its HTML names the script.
+// Gradio calls `load` when the explorer is in the page; a static site calls `begin`, and its HTML names the script.
 const PLAIN = ['lang', 'theme']; // URL fields with which the page still opens the first photograph
 
 /**
