@@ -29,6 +29,7 @@ from vitviz.web.questions import QUESTIONS
 
 CHURCH = ROOT / "examples" / "church.jpg"
 EVIL = "https://evil.example"
+DEFAULTS = [None] * 4  # of the optional arguments of `open`, which Gradio requires
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,7 @@ def test_many_long_questions_delay_no_others_and_stop_with_their_clients(site: S
         assert progress_with("done", answers[0].iter_lines())["of"] == 4
         wait_until(lambda: ahead() == MAX_LONG, "all long questions run or wait")
         path = site.upload("mine.png", photograph(1)).json()[0]
-        assert "predictions" in site.call("open", {"path": path}, None, None, None, None)
+        assert "predictions" in site.call("open", {"path": path}, *DEFAULTS)
         own = site.ask("open", photo=photograph(2), source={})["data"]["id"]
         assert "data" in site.ask("explain", {"scene": own, "method": "token_gradcam", "target": 3})
         assert "data" in site.ask("layers", {"scene": scene})
@@ -104,13 +105,13 @@ def test_events_of_an_address_are_bounded(site: Site, held: threading.Event) -> 
     number = next(event["id"] for event in site.config()["dependencies"] if event["api_name"] == "open")
     path, jobs = site.upload("mine.png", photograph(3)).json()[0], site.endpoints.jobs
     for event in range(MAX_OPEN):
-        body = {"data": [{"path": path}, None, 140 + event, None], "fn_index": number, "session_hash": f"crowd{event}"}
+        body = {"data": [{"path": path}, None, 140 + event, None, None], "fn_index": number, "session_hash": f"crowd{event}"}
         assert site.client.post("/gradio_api/queue/join", json=body).status_code == 200
     wait_until(lambda: len(jobs._open) == MAX_OPEN, "all events have started")
-    assert "Busy: too many requests" in site.call("open", {"path": path}, None, None, None, None)
+    assert "Busy: too many requests" in site.call("open", {"path": path}, *DEFAULTS)
     held.set()
     wait_until(lambda: not jobs._open, "all events have ended")
-    assert "predictions" in site.call("open", {"path": path}, None, None, None, None)
+    assert "predictions" in site.call("open", {"path": path}, *DEFAULTS)
 
 
 def refused() -> Iterator[tuple[int, str, dict[str, Any]]]:
@@ -165,7 +166,7 @@ def test_photographs_are_not_written_to_disk(site: Site, monkeypatch: pytest.Mon
         monkeypatch.setattr(f"tempfile.{name}", lambda *_args, **_options: pytest.fail("a file was written"))
     large = photograph(60) + bytes(20_000_000)
     assert site.ask("open", photo=large, source={})["data"]["id"]
-    assert "predictions" in site.call("open", {"path": site.upload("mine.png", large).json()[0]}, None, None, None, None)
+    assert "predictions" in site.call("open", {"path": site.upload("mine.png", large).json()[0]}, *DEFAULTS)
 
 
 LEAKS = ("Traceback", "object has no attribute", "<gradio", "pydantic", str(ROOT), "/tmp")
@@ -175,7 +176,7 @@ def test_answers_contain_no_absolute_path(site: Site, sources: tuple[str, ...]) 
     """The sources of the operator's own models are exceptions, because the menu contains them."""
     opened = site.post("open", photo=photograph(80), source={})
     upload, scene = site.upload("mine.png", photograph(80)), last(opened.content)["data"]["id"]
-    texts = [opened.text, upload.text, site.call("open", {"path": upload.json()[0]}, None, None, None, None)]
+    texts = [opened.text, upload.text, site.call("open", {"path": upload.json()[0]}, *DEFAULTS)]
     texts += [site.post(name, {"scene": scene}).text for name in ("layers", "page", "lecture", "explain")]
     texts += [site.post("models").text, site.upload("a.txt", b"hello").text]
     served = ("", "healthz", "config", "theme.css", "robots.txt", "manifest.json")

@@ -324,7 +324,8 @@ def test_prediction_and_explanation_match_lens_and_faithfulness(saved: Page, vie
     maps = [view.explain("rollout"), view.explain("gae", view.best(1)[0])]
     first, second = (heatmap.values.ravel() for heatmap in maps)
     ranks = [rankdata(-np.array([float(f"{value:.5g}") for value in values])) for values in (first, second)]
-    expect(saved.locator(".vv-step:visible .vv-alike")).to_contain_text(f"{spearmanr(*ranks).statistic:.2f}".replace("-", "−"))
+    correlation = f"{spearmanr(*ranks).statistic:.2f}".replace("-", "−")
+    expect(saved.locator(".vv-step:visible .vv-alike")).to_contain_text(correlation)
     for place, patch in enumerate((np.argmax(ranks[1] - ranks[0]), np.argmin(ranks[1] - ranks[0])), 1):
         row, column = divmod(int(patch), view.trace.grid[1])
         words = f"Patch {place}, row {row + 1}, column {column + 1}: rank {int(ranks[0][patch] + 0.5)} of "
