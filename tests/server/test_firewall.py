@@ -105,7 +105,8 @@ def test_events_of_an_address_are_bounded(site: Site, held: threading.Event) -> 
     number = next(event["id"] for event in site.config()["dependencies"] if event["api_name"] == "open")
     path, jobs = site.upload("mine.png", photograph(3)).json()[0], site.endpoints.jobs
     for event in range(MAX_OPEN):
-        body = {"data": [{"path": path}, None, 140 + event, None, None], "fn_index": number, "session_hash": f"crowd{event}"}
+        data = [{"path": path}, None, 140 + event, None, None]
+        body = {"data": data, "fn_index": number, "session_hash": f"crowd{event}"}
         assert site.client.post("/gradio_api/queue/join", json=body).status_code == 200
     wait_until(lambda: len(jobs._open) == MAX_OPEN, "all events have started")
     assert "Busy: too many requests" in site.call("open", {"path": path}, *DEFAULTS)
