@@ -15,7 +15,7 @@ import { bars, decimal } from './tokens.js';
 
 const HTML = `
   <p class="vv-trouble" role="status" hidden></p>
-  <div class="vv-flow" data-part="1"><div><h3 class="vv-merge"></h3><figure
+  <div class="vv-flow" data-part="1"><div><h3 class="vv-merge vv-asked"></h3><figure
     class="vv-pane vv-plain"></figure></div><div><table class="vv-path"><tbody></tbody></table></div></div>
   <div class="vv-row vv-asked" data-part="2 3"><h3 data-word="row"></h3><span class="vv-words vv-large" role="group"
     lang="en" translate="no"></span></div>
