@@ -85,6 +85,17 @@ def test_a_word_shows_its_effects_and_every_head_without_a_request(page: Browser
     assert asked == []
 
 
+def test_a_caption_of_several_lines_stands_below_the_controls(page: Browser, app: Running) -> None:
+    opened(page, app.url)
+    longer = "row => { for (let n = 0; n < 30; n += 1) row.append(row.lastElementChild.cloneNode(true)); }"
+    page.locator(".vv-caption .vv-words").evaluate(longer)
+    words, controls = (page.locator(f".vv-explore {part}").bounding_box() for part in (".vv-words", ".vv-controls"))
+    assert words
+    assert controls
+    assert words["height"] > 60
+    assert words["y"] >= controls["y"] + controls["height"]
+
+
 def test_other_maps_of_a_word_stand_beside_the_effects(page: Browser, app: Running, words: Words) -> None:
     opened(page, f"{app.url}?word=2")
     page.click(".vv-caption summary")
