@@ -48,7 +48,7 @@ BATCH = 20  # photographs per forward pass
 SHARED = 4  # folders whose photographs the marked classes and the plain one share
 PLAIN = "plain"  # class of the shared photographs without a mark
 DECAY = 1e-3  # weight decay of the probes
-MIN_CORRECT = 0.7  # a probe relies on a mark if it classifies at least this share of marked photographs correctly
+MIN_CORRECT = 0.7  # minimum accuracy on marked photographs of a probe that counts as relying on the mark
 MIN_CHANGED = 0.5  # and predicts another class for at least this share of them without the mark
 
 

@@ -90,7 +90,7 @@ def mosaic() -> bytes:
 
 
 def film_words(browser: Browser, address: str) -> tuple[list[Image.Image], list[int]]:
-    """Point at each word of a mosaic's caption, then at patches from one quarter to the next.
+    """Point at each word of a mosaic's caption, then move the pointer from the left half of the mosaic to the right.
 
     Returns:
         frames, and their durations in milliseconds.

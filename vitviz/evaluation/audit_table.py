@@ -237,15 +237,19 @@ def _answer(label: str, records: Sequence[Record], inside: str) -> Answer:
 
 
 def _verdict(records: Sequence[Record], inside: str) -> str:
-    """Return the verdict from records with usable masks; `inside` is the key of the share of relevance in the mask."""
+    """Decide whether predictions rest on the object or on the background.
+
+    Args:
+        records: of photographs with usable masks.
+        inside: key of the share of the relevance that lies inside the mask.
+    """
     parts = ("foreground", "background")
     kept = {part: np.array([keeps(record, part) for record in records], float) for part in parts}
     random = {part: np.array([random_keeps(record, part) for record in records], float) for part in parts}  # None: NaN
     if len(records) < ENOUGH or np.isnan(random["background"]).any():
         return OPEN
-    cost = bootstrap_mean(
-        random["background"] - kept["background"]
-    )  # share that hiding the object changes, beyond random
+    # shares of predictions that change beyond random patches: without the object, and with the object alone
+    cost = bootstrap_mean(random["background"] - kept["background"])
     loss = bootstrap_mean(random["foreground"] - kept["foreground"])
     excess = bootstrap_mean([record[inside] - record["covered"] for record in records if record[inside] is not None])
     sufficient = wilson(int(kept["background"].sum()), len(records)).low > 0.5 and cost.value <= MARGIN

@@ -1,6 +1,6 @@
 """A small ViT whose weights are set by hand, so that the evidence for its classes is known exactly.
 
-The patches of a picture are gray, red, green or blue. The class token reads them with two heads. The first head attends
+The patches of a picture are gray, red, green or blue. The class token attends to them with two heads. The first attends
 to the blue patches, but its values are zero, so blue patches attract attention without any effect. The second head
 attends equally to red and green patches; red ones raise the logit of the first class, and green ones that of the
 second. The red patches are therefore the only evidence for the first class.

@@ -53,7 +53,7 @@ class Photographs:
             yield batch.images, int(batch.classes)
 
     def first(self, limit: int | None) -> "Photographs":
-        """Return at most `limit` of the photographs, spread evenly over the classes; all of them without a limit.
+        """Choose at most `limit` photographs, evenly from all classes; without a limit, return all.
 
         Raises:
             EvaluationError: for a limit below 1.

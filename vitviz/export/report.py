@@ -201,7 +201,7 @@ def _webp(picture: Image.Image) -> str:
 
 
 def _levels(tile: Tile) -> NDArray[np.float64]:
-    """Return a map, resized to `CLUSTER_SIDE` rows and columns and divided by its sum: (64,)."""
+    """Resize a map to `CLUSTER_SIDE` rows and columns, and divide it by its sum: (CLUSTER_SIDE²,)."""
     levels = np.frombuffer(base64.b64decode(tile.map), np.uint8).reshape(tile.grid).astype(np.float32)
     small = np.asarray(Image.fromarray(levels).resize((CLUSTER_SIDE, CLUSTER_SIDE), Image.Resampling.BOX), np.float64)
     return small.ravel() / max(float(small.sum()), 1e-9)

@@ -123,7 +123,7 @@ class CaptionAnswer:
 
     @torch.inference_mode()
     def other_picture(self, photo: Any = None) -> Tensor:
-        """Return each token's log-probability with another photograph, by default the mean image tokens: (T)."""
+        """Return the log-probability of each token given another photograph, or the mean image tokens without one: (T)."""
         features = torch.zeros_like(self.features) if photo is None else self.captioner.features(photo)
         return self._read(features, torch.ones(1, features.shape[1], dtype=torch.bool))[0]
 
@@ -211,7 +211,7 @@ class Captioner:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Return m as "merged", K as "features", and the number of words of the vocabulary as "vocabulary"."""
+        """Return sizes by name: "merged" (m), "features" (K), and "vocabulary" (the number of words that it knows)."""
         sizes = self.decoder.config
         return {"merged": self.merged, "features": sizes.features, "vocabulary": len(self.tokenizer.words)}
 
@@ -282,7 +282,7 @@ def load_folder(folder: Path, backbone: ViT) -> Captioner:
 
 
 def _without_prefix(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors whose names start with a prefix, by their names without the prefix."""
+    """Select the tensors whose names start with a prefix, and remove the prefix from the names."""
     return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
 
 

@@ -340,7 +340,7 @@ class AttentionTrace(ABC):
         return self.grid_in(block)
 
     def within(self, block: int, step: Callable[..., Any], *rows: Tensor) -> Any:  # noqa: ARG002
-        """Apply `step`, which uses the attention matrices of a block, to rows (B, N), or to those of each window."""
+        """Call `step`, which multiplies rows by a block's attention, with rows (B, N), or with those of each window."""
         return step(*rows)
 
     def entering(self, block: int, rows: Tensor) -> Tensor:  # noqa: ARG002

@@ -136,7 +136,7 @@ class Attention:
         return probabilities_of(self.query, self.key, self.attn_mask, self.is_causal, self.factor)
 
     def run(self) -> Tensor:
-        """Return what the function returns: (..., n, d)."""
+        """Compute the attention output with the original function: (..., n, d)."""
         output: Tensor = F.scaled_dot_product_attention(
             self.query, self.key, self.value, self.attn_mask, self.dropout_p, self.is_causal, scale=self.scale,
             enable_gqa=self.enable_gqa,

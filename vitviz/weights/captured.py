@@ -299,6 +299,8 @@ class Captured(AttentionTrace):
         assert tensor is not None
         return tensor.device
 
+    # `AttentionTrace` declares these names as fields; mypy allows no property in their place, hence `override`.
+
     @property
     def logits(self) -> Tensor | None:  # type: ignore[override]
         """Return the module's output (B, C), or the `logits` of its output; `None` without."""

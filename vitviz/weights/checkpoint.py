@@ -28,7 +28,7 @@ FORMAT = 2
 MEANS = "positions.safetensors"
 """File with `ViT.position_means`, if the model has them."""
 ARENA = "arena.json"
-"""Result of `vitviz arena` in the folder of the weights, which names the best attribution method for them."""
+"""File beside the weights in which `vitviz arena` names the best attribution method for them."""
 _FACTS = ("name", "licence", "source", "labels", "class_ids")  # fields of `Pretrained`
 _OPTIONAL = ("sure_above", "known_above", "groups", "assumed", "problem_type")  # written unless empty
 

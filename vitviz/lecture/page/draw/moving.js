@@ -1,5 +1,5 @@
-// Animate the change between two steps: elements that show the same thing in both (with the same `data-same`), and the
-// photograph, move from their old places to their new ones. A `token` may start from the marked patch.
+// Animate the change between two steps. Elements with the same `data-same` in both show the same thing; they and the
+// photograph move from the old place to the new one. An element of the kind `token` can also start at the marked patch.
 
 /** @typedef {import('../panels/steps/step.js').Step} Step */
 /** @typedef {Map<string, DOMRect[]>} Places - boxes on the screen, by `data-same` */

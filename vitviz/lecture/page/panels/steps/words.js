@@ -1,5 +1,5 @@
-// From patches to words: a decoder reads the tokens of the patches, four in one, and writes a caption. Each word's map
-// shows the effect of every image token on its probability, beside the attention of the decoder.
+// From patches to words: a decoder reads the patch tokens, merged in groups of four, and writes a caption. The map of
+// a word shows the effect of every image token on its probability, beside the attention of the decoder.
 import { percent, sized } from '../../../../web/compute/format.js';
 import { CAPTION, mapsOf } from '../../../../web/compute/caption.js';
 import { patchIn } from '../../../../web/core/stages.js';
