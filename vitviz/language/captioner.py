@@ -123,7 +123,7 @@ class CaptionAnswer:
 
     @torch.inference_mode()
     def other_picture(self, photo: Any = None) -> Tensor:
-        """Return the log-probability of each token given another photograph, or the mean image tokens without one: (T)."""
+        """Return the log-probability of each token given another photograph, by default the mean image tokens: (T)."""
         features = torch.zeros_like(self.features) if photo is None else self.captioner.features(photo)
         return self._read(features, torch.ones(1, features.shape[1], dtype=torch.bool))[0]
 
