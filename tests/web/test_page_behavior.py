@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browsing import close_menu, menu_click, menu_select, new_page, open_menu, speak
+from patience import wait_until
 from PIL import Image
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page as Browser
@@ -206,8 +207,8 @@ def test_compare_starts_with_a_choice_and_names_both_pictures(opened: Browser, a
     expect(names.first).to_have_text(re.compile(r"^Church · "))
     opened.click("[data-versus=layer]")
     expect(opened.locator(".vv-versus")).to_be_hidden()
-    titles = opened.locator(".vv-explore .vv-title").all_text_contents()
-    assert len(set(titles)) == 2
+    titles = opened.locator(".vv-explore .vv-title")
+    wait_until(lambda: len({*titles.all_text_contents()}) == 2, "the titles name two layers")
     example(opened, "Dog")
     expect(names.nth(1)).to_have_text(re.compile(r"^Dog · "))
     open_tab(opened, "Why")  # both photographs, each with its map
