@@ -1,13 +1,15 @@
 """Measure sums, edges, sinks and repair beside one forward pass, and test the sums against mean ablation.
 
-    python benchmarks/sums.py                             # CPU time, relative to one forward pass
-    python benchmarks/sums.py --photographs FOLDER        # do the ten heads with the largest terms matter?
-    python benchmarks/sums.py --repair FOLDER             # accuracy and attention with outliers and with a register
+    python benchmarks/sums.py                        # CPU time, relative to one forward pass
+    python benchmarks/sums.py heads FOLDER           # do the ten heads with the largest terms matter?
+    python benchmarks/sums.py accuracy FOLDER        # with outliers, and with a register
+    python benchmarks/sums.py mosaics FOLDER         # outliers and attention, with outliers and with a register
+    python benchmarks/sums.py faithfulness FOLDER    # deletion and insertion, with outliers and with a register
 
-The second command replaces the outputs of ten heads by their means over the photographs, at each token's position. For
-each photograph, it compares the drop of the predicted class's logit with the drops for random sets of ten heads. The
-third one plants two neurons that write outlying norms, because the bundled models have none; it reads
-FOLDER/CLASS/image, and mosaics with one image in a quarter and another three times.
+FOLDER has a folder of photographs for each class. `heads` replaces the outputs of ten heads by their means over the
+photographs, at each token's position. For each photograph, it compares the drop of the predicted class's logit with the
+drops for random sets of ten heads. The others plant two neurons that write outlying norms, because the bundled models
+have none. A mosaic shows one photograph in a quarter and another three times.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from vitviz.analysis.decomposition import decompose
 from vitviz.analysis.tokens import token_norms
 from vitviz.attribution.target_specs import resolve_target
 from vitviz.evaluation.accuracy import validate
+from vitviz.evaluation.evaluate import evaluate
 from vitviz.evaluation.tasks import compose
 from vitviz.explorer import Explorer
 from vitviz.images.decoding import decode
@@ -41,9 +44,10 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import ViT
 from vitviz.progress import bar
 
-PLANTED = 4  # photographs that choose the patches at which planted neurons fire
+PLANTED = 4  # number of photographs that choose the patches at which planted neurons fire
 LARGEST, SETS = 10, 10  # heads in a set, and random sets for each photograph
 RESAMPLES = 2000
+METHODS = ("attention", "rollout", "gae", "attn_lrp")
 
 
 def squash(model: ViT) -> Preprocess:
@@ -135,29 +139,54 @@ def _drops(
 
 
 @torch.no_grad()
-def repair(name: str, folder: str, limit: int, mosaics: int) -> None:
-    """Print accuracy and attention on the right quarter of mosaics: as it is, with outliers, and with a register."""
+def repaired_models(name: str, folder: str) -> dict[str, ViT]:
+    """Return a model as it is and with planted neurons, each without and with a register."""
     model, planted = vitviz.load(name), vitviz.load(name)
-    assert model.pretrained is not None
-    block, about, random = model.config.depth // 3, model.pretrained, np.random.default_rng(0)
-    preprocess = squash(model)
-    files = spread(find_classes(Path(folder), class_names(about.labels, about.class_ids)), mosaics)
-    pixels = [torch.from_numpy(preprocess(decode(path)).pixels)[None] for path, _ in files]
-    plant(planted, torch.cat(pixels[:: len(pixels) // PLANTED][:PLANTED]), block, [3, 7])
-    models = {
+    block, preprocess = model.config.depth // 3, squash(model)
+    files = known_files(model, folder, 200)
+    chosen = [path for path, _ in files[:: len(files) // PLANTED][:PLANTED]]
+    pixels = [torch.from_numpy(preprocess(decode(path)).pixels) for path in chosen]
+    plant(planted, torch.stack(pixels), block, [3, 7])
+    return {
         "as it is": model,
         "with an empty register": model.with_registers(1, []),
         "with planted neurons": planted,
         "and their activations in a register": planted.with_registers(1, [(block, 3), (block, 7)]),
     }
+
+
+def known_files(model: ViT, folder: str, limit: int) -> list[tuple[Path, int]]:
+    """Return photographs and their classes, spread evenly over the classes."""
+    about = model.pretrained
+    assert about is not None
+    return spread(find_classes(Path(folder), class_names(about.labels, about.class_ids)), limit)
+
+
+def accuracy(name: str, folder: str, limit: int) -> None:
+    """Print the accuracy of each model."""
+    for title, each in repaired_models(name, folder).items():
+        found = validate(each, folder, limit=limit, batch_size=8)
+        print(f"| {title} | {100 * found.top1:.1f} % of {found.images} |", flush=True)
+
+
+@torch.no_grad()
+def mosaics(name: str, folder: str, limit: int) -> None:
+    """Print outliers and attention on the right quarter of mosaics for each model."""
+    models, random = repaired_models(name, folder), np.random.default_rng(0)
+    preprocess, files = squash(models["as it is"]), known_files(models["as it is"], folder, limit)
+    pixels = [torch.from_numpy(preprocess(decode(path)).pixels)[None] for path, _ in files]
     others = [random.choice([place for place, (_, of) in enumerate(files) if of != own]) for _, own in files]
     pairs = [(pixels[place], pixels[other], int(random.integers(4))) for place, other in enumerate(others)]
     for title, each in models.items():
-        shares = [_quarter_share(each, *pair) for pair in pairs]
-        outlying, masses = np.mean(shares, axis=0)
-        accuracy = validate(each, folder, limit=limit, batch_size=8)
-        figures = f"{100 * accuracy.top1:.1f} % | {outlying:.2f} | {100 * masses:.1f} %"
-        print(f"| {title} | {figures} |", flush=True)
+        outlying, masses = np.mean([_quarter_share(each, *pair) for pair in pairs], axis=0)
+        print(f"| {title} | {outlying:.2f} | {100 * masses:.1f} % of {len(pairs)} mosaics |", flush=True)
+
+
+def measure_faithfulness(name: str, folder: str, limit: int, out: str | None) -> None:
+    """Print deletion and insertion of some methods for the model with planted neurons, without and with a register."""
+    for number, (title, each) in enumerate(list(repaired_models(name, folder).items())[2:]):
+        rows = None if out is None else f"{out}-{number}.jsonl"
+        print(f"{title}\n\n{evaluate(each, folder, METHODS, limit=limit, out=rows).markdown()}\n", flush=True)
 
 
 def _quarter_share(model: ViT, first: torch.Tensor, second: torch.Tensor, quarter: int) -> tuple[int, float]:
@@ -175,19 +204,26 @@ def _quarter_share(model: ViT, first: torch.Tensor, second: torch.Tensor, quarte
 def main() -> None:
     """Run one of the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=["costs", "heads", "accuracy", "mosaics", "faithfulness"])
+    parser.add_argument("folder", nargs="?", help="folder of photographs in a folder for each class")
     parser.add_argument("--model", default="dinov2-s14-everyday")
-    parser.add_argument("--photographs", help="folder of photographs for the second measurement")
-    parser.add_argument("--repair", help="folder of photographs in a folder for each class, for the third measurement")
     parser.add_argument("--limit", type=int, help="photographs; by default 200, and 500 for accuracies")
-    parser.add_argument("--mosaics", type=int, default=200)
+    parser.add_argument("--out", help="faithfulness: files that a later run continues, OUT-0.jsonl and OUT-1.jsonl")
     arguments = parser.parse_args()
+    name, folder, limit = arguments.model, arguments.folder, arguments.limit or 200
     torch.set_num_threads(1)
-    if arguments.photographs:
-        ablation(arguments.model, arguments.photographs, arguments.limit or 200)
-    elif arguments.repair:
-        repair(arguments.model, arguments.repair, arguments.limit or 500, arguments.mosaics)
+    if arguments.what in (None, "costs"):
+        costs(name)
+    elif folder is None:
+        parser.error("Expected a folder of photographs, got none. Name one.")
+    elif arguments.what == "heads":
+        ablation(name, folder, limit)
+    elif arguments.what == "accuracy":
+        accuracy(name, folder, arguments.limit or 500)
+    elif arguments.what == "mosaics":
+        mosaics(name, folder, limit)
     else:
-        costs(arguments.model)
+        measure_faithfulness(name, folder, limit, arguments.out)
 
 
 if __name__ == "__main__":
