@@ -232,10 +232,11 @@ def test_cached_model_needs_no_network(safe: bool, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.usefixtures("no_network")
-def test_hub_models_are_compared_with_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_and_hub_models_are_compared_with_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(CASE, tmp_path)
     monkeypatch.setattr(remote, "hub_folder", lambda _: tmp_path)
-    assert not any("not compared" in text for text in load("hf:google/tiny-vit").pretrained.assumed)
+    for source in ("hf:google/tiny-vit", tmp_path):
+        assert not any("not compared" in text for text in load(source).pretrained.assumed)
     kind = getattr(hf, json.loads((tmp_path / "config.json").read_text("utf-8"))["architectures"][0])
     own = kind.from_pretrained
 
@@ -246,10 +247,11 @@ def test_hub_models_are_compared_with_transformers(tmp_path: Path, monkeypatch: 
         return model, loading
 
     monkeypatch.setattr(kind, "from_pretrained", patched)
-    with pytest.warns(UserWarning, match="differs in the attention of block 0"):
-        model = load("hf:google/tiny-vit")
-    assert isinstance(model, CapturedViT)
-    assert model.pretrained.name == "google/tiny-vit"
+    for source, name in (("hf:google/tiny-vit", "google/tiny-vit"), (tmp_path, tmp_path.name)):
+        with pytest.warns(UserWarning, match="differs in the attention of block 0"):
+            model = load(source)
+        assert isinstance(model, CapturedViT)
+        assert model.pretrained.name == name
     monkeypatch.setattr(kind, "from_pretrained", lambda *_args, **_options: int("no model"))
     assert "not compared with those of transformers" in load("hf:google/tiny-vit").pretrained.assumed[-1]
 

@@ -20,7 +20,7 @@ from vitviz.model.ops import PLAIN, Attended, Explicit, Ops
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights.capture import Observer, as_it_is, capture
 from vitviz.weights.captured import Captured, CaptureError
-from vitviz.weights.checks import CONFIG, ConvertError, attach, read_json
+from vitviz.weights.checks import CONFIG, ConvertError, abbreviate, attach, read_json
 from vitviz.weights.objects import about_object, quiet_transformers
 from vitviz.weights.parts import LOCK, Parts
 from vitviz.weights.tokens import is_known, parts_of, size_of, tokens_of
@@ -387,48 +387,44 @@ def _probed(module: nn.Module, images: Tensor) -> tuple[Captured, bool]:
 
 
 def load_transformers(folder: Path, *, name: str | None = None, licence: str = "unknown") -> ViT:
-    """Load a folder as `load_transformers_folder` does; if that is refused, its model of transformers runs as it is.
+    """Load a folder as `load_transformers_folder` does, and verify the model against that of transformers.
 
-    A model of Hugging Face's hub, which has a `name`, is also verified against its model of transformers. If this model
-    cannot be built, `pretrained.assumed` says why.
+    What is refused or differs runs as it is. If transformers cannot build the model with exactly the folder's tensors,
+    `pretrained.assumed` says that the two were not compared.
     """
-    source: nn.Module | None = None
+    refusal, model = ConvertError(), None
     try:
         model = load_transformers_folder(folder, name=name, licence=licence)
-        if name is None:
-            return model
-        try:
-            source, _ = _source(folder)
-        except VitvizError as error:
-            assert model.pretrained is not None
-            note = f"its attention and output: not compared with those of transformers. {error}"
-            model.pretrained = replace(model.pretrained, assumed=(*model.pretrained.assumed, note))
-            return model
-        return verified(model, source)
-    except ConvertError as refusal:
-        title, preprocessor = name or folder.resolve().name, read_preprocessor(folder)
-        model = open_captured(source or _exact(folder, refusal), refusal, preprocessor)
-        assert model.pretrained is not None
-        origin = f"transformers folder {title}"
-        model.pretrained = replace(model.pretrained, name=title, licence=licence, source=origin)
-        return model
-
-
-def _exact(folder: Path, refusal: ConvertError) -> nn.Module:
-    """Return the model of a folder, of a known class, with exactly its weights; else raise `refusal`."""
-    if not is_known(read_json(folder / CONFIG).get("model_type")):
-        raise refusal
-    try:
-        module, loading = _source(folder)
     except ConvertError as error:
-        raise refusal from error
-    if any(loading.get(keys) for keys in ("missing_keys", "unexpected_keys", "mismatched_keys")):
-        raise refusal
-    return module
+        if not is_known(read_json(folder / CONFIG).get("model_type")):
+            raise
+        refusal = error
+    try:
+        source, others = _source(folder)
+        if model is not None:
+            try:
+                return verified(model, source)
+            except ConvertError as error:
+                refusal = error
+        if others:
+            raise ConvertError(f"Expected the tensors of a model of transformers, got others: {abbreviate(others)}.")
+    except VitvizError as error:
+        if model is None:
+            raise refusal from error
+        assert model.pretrained is not None
+        note = f"its attention and output: not compared with those of transformers. {error}"
+        model.pretrained = replace(model.pretrained, assumed=(*model.pretrained.assumed, note))
+        return model
+    title = name or folder.resolve().name
+    captured = open_captured(source, refusal, read_preprocessor(folder))
+    assert captured.pretrained is not None
+    origin = f"transformers folder {title}"
+    captured.pretrained = replace(captured.pretrained, name=title, licence=licence, source=origin)
+    return captured
 
 
-def _source(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
-    """Return the model of transformers in a folder, in eval mode, and which tensors it lacks or does not have.
+def _source(folder: Path) -> tuple[nn.Module, list[str]]:
+    """Return the model of transformers in a folder, in eval mode, and the tensors that only one of the two has.
 
     Raises:
         ConvertError: if transformers does not have its class, or cannot load the folder.
@@ -447,7 +443,8 @@ def _source(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
     except Exception as error:  # the library's own error
         line = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ConvertError(f"Expected a folder that transformers loads, got its error: {line:.200}.") from error
-    return module.eval(), loading
+    others = [name for keys in ("missing_keys", "unexpected_keys", "mismatched_keys") for name in loading.get(keys, ())]
+    return module.eval(), list(map(str, others))
 
 
 def _config(module: nn.Module, captured: Captured, size: tuple[int, int], channels: int) -> CapturedConfig:

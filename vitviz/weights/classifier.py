@@ -49,17 +49,6 @@ def _layers(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
             yield from _layers(part, f"{name}.{at}")
 
 
-def number_classes(classes: int) -> tuple[tuple[str, ...], str]:
-    """Return labels for unnamed classes, "class 0", "class 1" and so on, and a sentence about this assumption.
-
-    A single output gets the label "value" (regression), as in transformers.
-    """
-    if classes == 1:
-        return ("value",), "labels: value, because the model does not name its only output"
-    words = "labels: class 0, class 1, ..., because the model does not name the classes of its classifier"
-    return tuple(f"class {index}" for index in range(classes)), words
-
-
 def _refuse(layer: str) -> NoReturn:
     raise ConvertError(
         f"Expected a classifier of one linear layer, with or without dropout, got {layer}. Use such a classifier."

@@ -13,10 +13,10 @@ from typing import Any
 
 from torch import Tensor
 
-from vitviz.model.vit import Pretrained, ViT
+from vitviz.model.vit import ViT
 from vitviz.weights import checks
 from vitviz.weights.checks import SUFFIXES, CheckpointError, ConvertError, checked_settings
-from vitviz.weights.classifier import number_classes
+from vitviz.weights.describe import describe
 from vitviz.weights.infer import Architecture, Reference, keep_classifier
 from vitviz.weights.naming import NAMINGS, Naming
 
@@ -63,33 +63,25 @@ def load_file(path: str | os.PathLike[str], *, heads: int | None = None, like: R
     tensors, prefix, left_out = _locate(checks.without_wrappers(state))
     model = Architecture({name: tuple(tensor.shape) for name, tensor in tensors.items()}, heads=heads, like=like)
     checks.check_tensors({name: tensor for name, tensor in tensors.items() if name not in model.unread}, path)
-    labels, assumed = _labels(model, like)
+    config = model.config
+    same = like.about if like and config.classes == like.config.classes else None
+    features = model.embeds or (same is not None and not same.labels)  # such as an image embedding
     at = ".".join((*keys, prefix.rstrip("."))).strip(".")
     nest = (f"the weights under {at!r}",) if keys or _AVERAGE.search(prefix) else ()
-    if _AVERAGE.search(at):
-        assumed = (f"weights: the averaged ones under {at!r}", *assumed)
-    about = Pretrained(
-        name=next(path.name[: -len(suffix)] for suffix in SUFFIXES if path.name.lower().endswith(suffix)),
-        preprocess=model.preprocess,
-        labels=labels,
+    averaged = (f"weights: the averaged ones under {at!r}",) if _AVERAGE.search(at) else ()
+    about = describe(
+        next(path.name[: -len(suffix)] for suffix in SUFFIXES if path.name.lower().endswith(suffix)),
+        model.preprocess,
+        0 if features else config.classes,
+        same.labels if same and not features else (),
+        known=like is not None,
+        labels_of=like.name if like else "",
+        assumed=(*model.assumed, *averaged),
         source=f"file {path.name} {model.describe((*nest, *left_out))}",
-        assumed=(*model.assumed, *assumed, *(() if like else (f"preprocessing: {model.preprocess.describe()}",))),
-        problem_type=like.about.problem_type if like and model.config.classes == like.config.classes else None,
+        problem_type=same.problem_type if same else None,
     )
     where += f" (like {like.name})" if like else ""
-    return checks.assemble(model.config, model.convert(tensors), about, where=where)
-
-
-def _labels(model: Architecture, like: Reference | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return labels for the classes of a file, and a description of this assumption."""
-    classes = model.config.classes
-    if model.embeds:  # the outputs are an image embedding
-        return (), ()
-    if like is not None and classes == like.config.classes:  # empty if the reference's outputs are features
-        labels = like.about.labels
-        return labels, (f"labels: the {len(labels):,} of {like.name}",) if labels else ()
-    labels, words = number_classes(classes)
-    return labels, (words,) if labels else ()
+    return checks.assemble(config, model.convert(tensors), about, where=where)
 
 
 def _check_name(path: Path) -> None:

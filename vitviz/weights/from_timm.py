@@ -14,7 +14,8 @@ from vitviz.model.config import AttentionPooling, Norms, PositionTable, Rotary, 
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, assemble, checked_parts, checked_settings
-from vitviz.weights.classifier import number_classes, read_classifiers
+from vitviz.weights.classifier import read_classifiers
+from vitviz.weights.describe import describe
 from vitviz.weights.timm_state import OWN_TABLE, SHARED_TABLES, Channels, rearranged, reorder_channels
 from vitviz.weights.verify import verified
 
@@ -325,51 +326,35 @@ def _layers() -> Any:
 
 
 @checked_settings()
-def about_timm(cfg: Mapping[str, Any], config: ViTConfig) -> Pretrained:
+def about_timm(
+    cfg: Mapping[str, Any], config: ViTConfig, *, source: str = "", preprocess: Preprocess | None = None
+) -> Pretrained:
     """Return the labels and preprocessing in timm's `model.pretrained_cfg`, for the size of `config`.
+
+    Args:
+        cfg: describes the published weights.
+        config: sizes of the model.
+        source: origin of other weights. Their name, address and licence are left out, and labels count as assumed.
+        preprocess: preprocessing in place of that of `cfg`.
 
     Raises:
         ConvertError: if the `pretrained_cfg` is incomplete, or has preprocessing that `Preprocess` does not support.
     """
-    labels, class_ids = _labels(cfg, config.classes)
+    labels, class_ids = labels_timm(cfg, config.classes)
+    own = preprocess or preprocess_timm(cfg, config)
+    if source:
+        features = config.norms.pre and config.classes == cfg.get("num_classes")  # CLIP's projection
+        averaged = f"preprocessing: {own.describe()}, each with the average of its pretrained_cfg"
+        same = preprocess is not None or config.channels == len(cfg["mean"])
+        return describe(
+            cfg.get("architecture") or "timm model", own, 0 if features else config.classes, labels,
+            labels_of="its pretrained_cfg", assumed=() if same else (averaged,), class_ids=class_ids, source=source,
+        )  # fmt: skip
     name = ".".join(str(cfg[part]) for part in ("architecture", "tag") if cfg.get(part))
     hub = cfg.get("hf_hub_id")
-    return Pretrained(
-        name=name or "timm model",
-        preprocess=preprocess_timm(cfg, config),
-        labels=labels,
-        class_ids=class_ids,
-        licence=cfg.get("license") or "unknown",
-        source=f"https://huggingface.co/{hub}" if hub else cfg.get("url") or cfg.get("origin_url") or "timm",
-    )
-
-
-@checked_settings()
-def object_timm(model: nn.Module, config: ViTConfig, preprocess: Preprocess | None = None) -> Pretrained | None:
-    """Return labels and preprocessing of a model in memory; `None` if it has no `pretrained_cfg`.
-
-    The `pretrained_cfg` describes the published weights, but the model may have others. So its name, address and
-    licence are left out, and its labels count as assumed. If the number of classes differs, the classes are numbered.
-    `preprocess` replaces the preprocessing in the `pretrained_cfg`.
-    """
-    cfg: Any = getattr(model, "pretrained_cfg", None)
-    if not cfg:
-        return None
-    labels, class_ids = _labels(cfg, config.classes)
-    assumed = f"labels: the {len(labels):,} of its pretrained_cfg"
-    if not labels and not (config.norms.pre and config.classes == cfg.get("num_classes")):  # CLIP's projection
-        labels, assumed = number_classes(config.classes)
-    own = preprocess or preprocess_timm(cfg, config)
-    same = preprocess is not None or config.channels == len(cfg["mean"])
-    averaged = () if same else (f"preprocessing: {own.describe()}, each with the average of its pretrained_cfg",)
-    return Pretrained(
-        name=cfg.get("architecture") or type(model).__name__,
-        preprocess=own,
-        labels=labels,
-        class_ids=class_ids,
-        source="timm model in memory" + ("" if preprocess else ", with the preprocessing of its pretrained_cfg"),
-        assumed=(*((assumed,) if labels else ()), *averaged),
-    )
+    origin = f"https://huggingface.co/{hub}" if hub else cfg.get("url") or cfg.get("origin_url") or "timm"
+    licence = cfg.get("license") or "unknown"
+    return describe(name or "timm model", own, 0, labels, class_ids=class_ids, licence=licence, source=origin)
 
 
 def preprocess_timm(cfg: Mapping[str, Any], config: ViTConfig) -> Preprocess:
@@ -403,7 +388,7 @@ def preprocess_timm(cfg: Mapping[str, Any], config: ViTConfig) -> Preprocess:
     )
 
 
-def _labels(cfg: Mapping[str, Any], classes: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def labels_timm(cfg: Mapping[str, Any], classes: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return labels and class ids of the weights, or of the ImageNet subset with this number of classes."""
     import_torchvision()
     import timm.data

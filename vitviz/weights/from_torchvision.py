@@ -16,6 +16,7 @@ from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, assemble, checked_parts, checked_settings
 from vitviz.weights.classifier import read_classifiers
+from vitviz.weights.describe import describe
 from vitviz.weights.verify import verified
 
 SWINS = ("swin_t", "swin_s", "swin_b", "swin_v2_t", "swin_v2_s", "swin_v2_b")
@@ -85,13 +86,9 @@ def about_torchvision(weights: Any) -> Pretrained:
         licence = f"CC-BY-NC-4.0 ({meta['license']})"
     elif "license" in meta:
         licence = str(meta["license"])
-    return Pretrained(
-        name=f"{re.sub('_Weights$', '', type(weights).__name__)} {weights.name}",
-        preprocess=preprocess,
-        labels=tuple(meta["categories"]),
-        licence=licence,
-        source=f"{weights.url} ({meta['recipe']})",
-    )
+    name = f"{re.sub('_Weights$', '', type(weights).__name__)} {weights.name}"
+    origin = f"{weights.url} ({meta['recipe']})"
+    return describe(name, preprocess, 0, meta["categories"], licence=licence, source=origin)
 
 
 def preprocess_torchvision(transforms: Any) -> Preprocess:

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights.checks import CONFIG, DTYPES, ConvertError, attach, checked_parts, checked_settings, read_json
-from vitviz.weights.classifier import number_classes, read_classifiers
-from vitviz.weights.from_timm import convert_timm, object_timm
+from vitviz.weights.classifier import read_classifiers
+from vitviz.weights.describe import describe
+from vitviz.weights.from_timm import about_timm, convert_timm
 from vitviz.weights.from_torchvision import convert_torchvision
 from vitviz.weights.from_transformers import convert_transformers, fit_labels
 from vitviz.weights.given import read_preprocess
@@ -155,28 +156,23 @@ def about_object(
     """
     library = next((top for top in map(_package, type(source).__mro__) if top in CONVERTERS), "")
     own = None if preprocess is None else read_preprocess(preprocess, config)
-    if library == "timm" and (about := object_timm(source, config, own)) is not None:
-        return about
+    name, origin, labels = type(source).__name__, f"{library} model in memory".strip(), tuple[str, ...]()
+    cfg: Any = getattr(source, "pretrained_cfg", None) if library == "timm" else None
+    if cfg:
+        origin += "" if own else ", with the preprocessing of its pretrained_cfg"
+        return about_timm(cfg, config, source=origin, preprocess=own)
     if library == "transformers":
         model: Any = source
-        settings = fit_labels(model.config.to_dict() | {"architectures": [type(source).__name__]}, config.classes)
-        origin = "transformers model in memory"
-        name = type(source).__name__
+        settings = fit_labels(model.config.to_dict() | {"architectures": [name]}, config.classes)
         return about_transformers(settings, preprocessor, name, source=origin, config=config, preprocess=own)
     usual = TORCHVISION.preprocess if library == "torchvision" else CONVENTIONS["imagenet"]
-    read = own or usual.shaped(*config.image_size).with_channels(config.channels)
-    labels, words = number_classes(config.classes)
     if library == "torchvision" and config.classes == 1000:
         from torchvision.models import ViT_B_16_Weights
 
-        labels, words = tuple(ViT_B_16_Weights.DEFAULT.meta["categories"]), "labels: the 1,000 of ImageNet"
-    return Pretrained(
-        name=type(source).__name__,
-        preprocess=read,
-        labels=labels,
-        source=f"{library} model in memory".strip(),
-        assumed=(*(() if own else (f"preprocessing: {read.describe()}",)), *([words] if labels else [])),
-    )
+        labels = tuple(ViT_B_16_Weights.DEFAULT.meta["categories"])
+    read = own or usual.shaped(*config.image_size).with_channels(config.channels)
+    known = own is not None
+    return describe(name, read, config.classes, labels, known=known, labels_of="ImageNet", source=origin)
 
 
 @checked_parts()

@@ -3,7 +3,6 @@
 import inspect
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,9 @@ import torch
 from vitviz.extras import extra
 from vitviz.images.torchvision_import import import_torchvision
 from vitviz.model.vit import ViT
-from vitviz.weights.checks import CONFIG, ConvertError, read_json
-from vitviz.weights.classifier import number_classes
-from vitviz.weights.from_timm import convert_timm
+from vitviz.weights.checks import CONFIG, ConvertError, attach, checked_settings, read_json
+from vitviz.weights.describe import describe
+from vitviz.weights.from_timm import convert_timm, labels_timm, preprocess_timm
 from vitviz.weights.transformers_folder import read_tensors
 
 _BUILD_ERRORS = (
@@ -34,6 +33,7 @@ def is_timm(settings: Mapping[str, Any]) -> bool:
     return isinstance(settings.get("architecture"), str) and "model_type" not in settings
 
 
+@checked_settings()
 def load_timm_folder(folder: Path, name: str | None = None) -> ViT:
     """Load the model in a folder that timm's `save_for_hf` or `push_to_hf_hub` wrote.
 
@@ -59,17 +59,15 @@ def load_timm_folder(folder: Path, name: str | None = None) -> ViT:
     stated = settings.get("pretrained_cfg") or settings  # older versions of timm have one level
     cfg = {**(model.pretrained_cfg or {}), **stated, "num_classes": model.num_classes}
     cfg["label_names"] = settings.get("label_names") or stated.get("label_names") or stated.get("labels")
-    converted = convert_timm(model.eval(), cfg | {"label_descriptions": settings.get("label_descriptions")})
-    about = converted.pretrained
-    assert about is not None
-    title = name or folder.resolve().name
-    assumed = () if stated.get("mean") else (f"preprocessing: {about.preprocess.describe()}",)
-    about = replace(about, name=title, source=f"timm folder {title}", assumed=assumed)
-    if converted.config.classes and not about.labels:
-        labels, words = number_classes(converted.config.classes)
-        about = replace(about, labels=labels, assumed=(*assumed, words))
-    converted.pretrained = about
-    return converted
+    cfg["label_descriptions"] = settings.get("label_descriptions")
+    converted, title = convert_timm(model.eval()), name or folder.resolve().name
+    config = converted.config
+    labels, class_ids = labels_timm(cfg, config.classes)
+    about = describe(
+        title, preprocess_timm(cfg, config), config.classes, labels, known=bool(stated.get("mean")),
+        class_ids=class_ids, licence=cfg.get("license") or "unknown", source=f"timm folder {title}",
+    )  # fmt: skip
+    return attach(converted, about)
 
 
 def _build(settings: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> Any:

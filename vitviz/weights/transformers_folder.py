@@ -21,6 +21,7 @@ from vitviz.model.vit import Pretrained, ViT
 from vitviz.outputs import ProblemType
 from vitviz.weights import checks
 from vitviz.weights.checks import CONFIG, OLD_WEIGHTS, WEIGHTS, ConvertError, checked_settings, read_json
+from vitviz.weights.describe import describe
 from vitviz.weights.from_transformers import (
     TypedSettings,
     convert_transformers,
@@ -131,19 +132,13 @@ def about_transformers(
     means = (preprocessor or {}).get("image_mean")
     stated = len(means) if isinstance(means, list | tuple) else 3
     known = given or (preprocessor is not None and stated == len(preprocess.bands))
-    assumed = [] if known else [f"preprocessing: {preprocess.describe()}"]
-    if named and all(name == f"LABEL_{index}" for index, name in enumerate(named)):
-        assumed.append("labels: LABEL_0, LABEL_1, ..., because no names of its classes were saved")
+    numbered = bool(named) and all(name == f"LABEL_{index}" for index, name in enumerate(named))
+    words = "labels: LABEL_0, LABEL_1, ..., because no names of its classes were saved"
     problem = TypedSettings(settings, "classifier", {"problem_type": None})
-    return Pretrained(
-        name=name,
-        preprocess=preprocess,
-        labels=named,
-        licence=licence,
-        source=source,
-        assumed=tuple(assumed),
+    return describe(
+        name, preprocess, 0, named, known=known, assumed=(words,) if numbered else (), licence=licence, source=source,
         problem_type=problem.typed("problem_type", ProblemType | None) if named else None,
-    )
+    )  # fmt: skip
 
 
 @checked_settings()
