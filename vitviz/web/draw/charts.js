@@ -1,7 +1,7 @@
 // Draw charts as SVG text, as wide as their container. Pure functions of numbers; only `fill` changes the page.
 import { escaped, placeWords, scaled } from '../compute/format.js';
 import { SCALES } from '../compute/targets.js';
-import { named, tr } from '../core/words.js';
+import { joined, listed, named, tr } from '../core/words.js';
 
 const NARROW = 340; // pixels; default width
 const LEFT = 48;
@@ -11,6 +11,7 @@ const RIGHT = 10;
 const LETTERS = 14; // pixels; width of the label of the vertical axis
 const LETTER = 7.2; // pixels; approximate width of a letter of its numbers
 const BOLD = 8; // pixels; approximate width of a letter of the title; Chinese characters are twice as wide
+const LABEL = 28; // pixels; space for the number of a layer
 const TICKS = 5; // approximate number of ticks of an axis
 
 /** @typedef {(width: number) => string} Chart - SVG text for a width in pixels */
@@ -118,6 +119,21 @@ export function rangeOf(scale, numbers) {
 }
 
 /**
+ * Return the chart of numbers after each layer, with a line for each class or target.
+ * @param {{title: string, names: string[], readings: number[], read: number[][], range?: [number, number],
+ *   number: (value: number, digits?: number) => string}} options - `names`: in the page's language; `readings`: layers
+ *   from 1; `read`: numbers by layer and name @returns {Chart}
+ */
+export const layerChart = ({ title, names, readings, read, range, number }) => (width) => {
+  const every = Math.ceil(readings.length / Math.floor(width / LABEL));
+  return chart({ title, across: tr('term-layer'), x: readings, range, steps: String,
+    ticks: readings.filter((_, place) => place % every === 0), units: (value) => number(value, 2),
+    lines: names.map((name, place) => ({ name, y: read.map((row) => row[place]), kind: String(place) })),
+    words: joined(...names.map((name, place) => (
+      tr('pair-sentence', name, listed(read.map((row) => number(row[place]))))))) }, width);
+};
+
+/**
  * A dot for each head: its layer on the horizontal axis, its number on the vertical axis.
  * @param {{title: string, across: string, values: (number | null)[][], range: [number, number],
  *   units: (value: number) => string, words: string}} options
@@ -131,7 +147,7 @@ export function dots({ title, across, values, range, units, words }, width = NAR
     data-place="${layer},${head}"><title>${
     escaped(tr('pair', placeWords(layer, head), units(Number(value))))}</title
     ></circle>` : '')));
-  const every = Math.ceil(depth / Math.floor(width / 28));
+  const every = Math.ceil(depth / Math.floor(width / LABEL));
   const names = values.map((_, layer) => (layer % every ? '' : `<text x="${place.px(layer).toFixed(1)}"
     y="${place.height - 21}" text-anchor="middle">${layer + 1}</text>`));
   const inside = `${names.join('')}${marks.join('')}`;

@@ -5,6 +5,7 @@
 import { captioned } from './caption.js';
 import { SPOTLIGHT, colorGrid, indices, packed, shades, spotlight } from './color.js';
 import { patchAt, patchEdges } from '../compute/geometry.js';
+import { patchIn } from '../core/stages.js';
 import { isExact } from '../compute/readback.js';
 import { Heat } from './heat.js';
 import { dotBoxes, frameBoxes, gridBoxes, hatchAround } from './overlay.js';
@@ -41,7 +42,8 @@ const STAMPS = 20;
 const TYPE = 0.86; // relative to the page's font size, which is larger in full screen
 
 /**
- * Callbacks of pointer events on the photograph. `lift`: the finger left the screen, and its patch stays visible.
+ * Callbacks of pointer events on the photograph, with patches of the grid that it was opened with. `lift`: the finger
+ * left the screen, and its patch stays visible.
  * @typedef {{hover: (patch: Pair | null) => void, lift: () => void, pick: (patch: Pair) => void, resized: () => void}}
  *   Events
  */
@@ -74,7 +76,7 @@ export class Pane {
     this.aid = aid; // marks and visual aids
     this.last = last; // the previous map, while a sharper one of the same photograph is loading
     this.geometry = NOTHING; // replaced when a photograph opens
-    this.grid = /** @type {Pair} */ ([0, 0]);
+    this.base = this.grid = /** @type {Pair} */ ([0, 0]); // grids of the photograph and of the map
     this.enlarge = new Heat(this.geometry, this.grid);
     this.colors = new ImageData(1, 1); // of the heat canvas
     this.placed = ''; // size and place of the heat canvas
@@ -105,7 +107,8 @@ export class Pane {
   /** @param {Events} events */
   listen({ hover, lift, pick }) {
     const { picture } = this;
-    const patch = (/** @type {MouseEvent} */ event) => this.patchUnder(event.clientX, event.clientY);
+    const patch = (/** @type {MouseEvent} */ event) => (
+      patchIn(this.patchUnder(event.clientX, event.clientY), this.grid, this.base));
     picture.addEventListener('pointermove', (event) => hover(patch(event)));
     picture.addEventListener('pointerleave', (event) => (event.pointerType === 'touch' ? lift() : hover(null)));
     /** @type {Pair | null} */
@@ -123,7 +126,7 @@ export class Pane {
   }
 
   /**
-   * The patch [row, column] under a point of the screen; null outside the model's input.
+   * The patch of the map, [row, column], under a point of the screen; null outside the model's input.
    * @param {number} x @param {number} y
    */
   patchUnder(x, y) {
@@ -147,7 +150,7 @@ export class Pane {
     if (this.geometry !== NOTHING) this.begin();
     if (same) this.keep();
     else this.last.canvas.hidden = true;
-    this.geometry = geometry;
+    [this.geometry, this.base] = [geometry, grid];
     this.cut(grid);
     [this.photo.canvas.width, this.photo.canvas.height] = geometry.image;
     this.clear();

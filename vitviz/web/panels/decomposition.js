@@ -36,7 +36,6 @@ export class DecompositionPanel extends Panel {
     /** @type {Sums | null} */
     this.answer = null;
     this.tokens = /** @type {Float32Array} */ (new Float32Array(0)); // (L, H, N)
-    this.drawn = this.chosen = ''; // keys of the drawn bars and of the computed map
     /** @type {any} */
     this.heatmap = null;
     this.runs = new ExactRuns(this);
@@ -103,7 +102,7 @@ export class DecompositionPanel extends Panel {
   /** Replace the shown decomposition. @param {Sums | null} answer */
   answered(answer) {
     this.answer = answer;
-    this.drawn = this.chosen = '';
+    this.drawn = {};
     this.heatmap = null;
     this.tokens = answer ? new Float32Array(decoded(answer.tokens).buffer) : this.tokens;
     for (const place of ['waterfall', 'head-bars', 'total', 'layer-sum']) this.find(`.vv-${place}`).innerHTML = '';
@@ -147,8 +146,7 @@ export class DecompositionPanel extends Panel {
   /** Draw the heads of a layer as signed bars, on one scale for all layers.
    * @param {Sums} answer @param {number} block */
   layer({ heads, mlps, biases }, block) {
-    if (this.drawn === String(block)) return;
-    this.drawn = String(block);
+    if (!this.differs('layer', block)) return;
     const most = Math.max(...[...heads.flat(), ...mlps, ...biases].map(Math.abs));
     this.write('.vv-layer-sum', tr('heads-of-layer', block + 1));
     this.find('.vv-head-bars').innerHTML = signedBars([
@@ -162,9 +160,7 @@ export class DecompositionPanel extends Panel {
    * @param {number | null} head */
   map(block, head) {
     const { answer, scene: { manifest: { prefix, grid } } } = this;
-    const chosen = `${block} ${head}`;
-    if (!answer || chosen === this.chosen) return;
-    this.chosen = chosen;
+    if (!answer || !this.differs('map', block, head)) return;
     const count = answer.heads[0].length;
     const tokens = this.tokens.length / (answer.heads.length * count);
     const rows = (head === null ? answer.heads[0].map((_, each) => each) : [head]).map((each) => (

@@ -4,7 +4,7 @@ import { inTable, patchWords, percent, score } from '../compute/format.js';
 import { tokenOf } from '../compute/geometry.js';
 import { questionOn, queryOn } from '../compute/query.js';
 import { aimOf } from '../compute/explaining.js';
-import { joined, tr, translated } from '../core/words.js';
+import { joined, spoken, tr, translated } from '../core/words.js';
 import { signedBars } from '../draw/charts.js';
 import { Questions, sceneOf } from '../effects/questions.js';
 import { Panel } from './panel.js';
@@ -28,7 +28,7 @@ export class EdgePanel extends Panel {
     this.offered = Boolean(page.models?.questions.edge);
     /** @type {[number, number] | null} */
     this.key = null; // the last patch that was under the pointer, so that the pointer can move to the panel
-    this.pinned = this.drawn = '';
+    this.pinned = '';
     this.find('[data-do=cut]').addEventListener('click', () => {
       this.cutting = this.asked;
       this.questions.retry();
@@ -71,7 +71,7 @@ export class EdgePanel extends Panel {
 
   /** Ask the visitor to point at a patch. */
   clear() {
-    this.drawn = '';
+    this.drawn = {};
     this.find('.vv-head-bars').innerHTML = '';
     this.write('.vv-edge-words', tr('edge-point'));
     this.write('.vv-edge-effect', '');
@@ -100,9 +100,7 @@ export class EdgePanel extends Panel {
   /** Draw the terms as bars. @param {Edge} edge @param {Arguments['edge']} ask
    * @param {Edge | null | undefined} cut - the answer with ablation, if asked */
   show(edge, ask, cut) {
-    const drawn = JSON.stringify([this.asked, cut, tr('edge-point')]);
-    if (drawn === this.drawn) return;
-    this.drawn = drawn;
+    if (!this.differs('edge', this.asked, cut, spoken())) return;
     const { terms, bias, logit, position, writes } = edge;
     const number = inTable(Math.max(...[...terms, bias, logit].map(Math.abs)));
     const first = [...terms.keys()].sort((a, b) => Math.abs(terms[b]) - Math.abs(terms[a])).slice(0, LARGEST);

@@ -24,7 +24,6 @@ export class ExactRuns {
     this.patched = Boolean(page.models.questions.patch);
     this.asked = { drops: '', patches: '' }; // the latest questions, as JSON
     this.started = { drops: '', patches: '' }; // the questions that a click started
-    this.drawn = '';
     for (const [selector, name] of /** @type {const} */ ([['exact', 'drops'], ['patch', 'patches']])) {
       panel.find(`[data-do=${selector}]`).addEventListener('click', () => this.toggle(name));
     }
@@ -76,9 +75,7 @@ export class ExactRuns {
   /** Draw the estimates against the exact drops. @param {Record<string, number[][]> | undefined} values
    * @param {number} block */
   draw(values, block) {
-    const drawn = JSON.stringify([values?.[EXACT][block], block, spoken()]);
-    if (drawn === this.drawn) return;
-    this.drawn = drawn;
+    if (!this.panel.differs('exact', values?.[EXACT][block], block, spoken())) return;
     const place = this.panel.find('.vv-exact .vv-charts');
     if (!values) return void fill(place, []);
     const [estimates, exact] = [ESTIMATE, EXACT].map((name) => values[name][block]);

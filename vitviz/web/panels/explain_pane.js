@@ -44,11 +44,8 @@ export class MapPane {
    */
   constructor(element, page, events) {
     this.page = page;
-    /** @param {Patch} patch - of the map @returns {Patch} of the first stage */
-    const own = (patch) => patchIn(patch, this.pane.grid, this.shown?.scene.grid ?? this.pane.grid);
-    this.events = { hover: (/** @type {Patch | null} */ patch) => events.hover(patch && own(patch)),
-      pick: (/** @type {Patch} */ patch) => events.pick(own(patch)) };
-    this.pane = new Pane(element, { ...this.events, lift() {}, resized: () => page.changed() }, LABEL);
+    this.events = events;
+    this.pane = new Pane(element, { ...events, lift() {}, resized: () => page.changed() }, LABEL);
     this.pane.picture.addEventListener('keydown', (event) => this.keyed(event));
     /** @type {Shown | null} */
     this.shown = null;
@@ -67,8 +64,9 @@ export class MapPane {
     if (!to && event.key !== 'Enter') return;
     event.preventDefault();
     event.stopPropagation();
-    if (to) this.events.hover(to);
-    else if (under) this.events.pick(under);
+    const own = patchIn(to ?? under, this.pane.grid, this.pane.base);
+    if (to) this.events.hover(own);
+    else if (own) this.events.pick(own);
   }
 
   /** @param {Shown} shown @param {State} look */

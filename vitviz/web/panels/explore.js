@@ -128,19 +128,16 @@ export class Explore extends Panel {
   addPane(element) {
     const number = () => this.panes.findIndex(({ pane }) => pane.element === element);
     const scene = () => this.sceneOf(number());
-    /** @param {[number, number] | null} patch - of the map */
-    const own = (patch) => patchIn(patch, pane.grid, scene()?.grid ?? pane.grid);
     const pane = new Pane(element, {
       hover: (patch) => {
         const id = scene()?.id;
-        const at = own(patch);
-        const pointer = at && id ? { scene: id, pane: number(), query: at, patch: at, over: true } : null;
+        const pointer = patch && id ? { scene: id, pane: number(), query: patch, patch, over: true } : null;
         this.dispatch({ type: 'hover', pointer });
       },
       lift: () => this.dispatch({ type: 'lift' }),
       pick: (patch) => {
         this.activate(number());
-        this.dispatch({ type: 'pick', patch: own(patch), scene: scene()?.id ?? null });
+        this.dispatch({ type: 'pick', patch, scene: scene()?.id ?? null });
       },
       resized: () => this.page.draws(), // the pane has drawn itself; lines between two panes follow
     }, LABEL);

@@ -7,7 +7,7 @@ import { oneTabStop, roving } from '../draw/roving.js';
 import { Questions, sceneOf } from '../effects/questions.js';
 import { changeQuestion } from '../compute/explaining.js';
 import { queryOn, questionOn } from '../compute/query.js';
-import { WRAP, isPartial, mostHeads, patchIn, stageOf, stagesOf } from '../core/stages.js';
+import { WRAP, isPartial, mostHeads, stageOf, stagesOf } from '../core/stages.js';
 import {
   escaped, headOf, inTable, outputs, percent, placeWords, progressWords, score, stageWords, title,
 } from '../compute/format.js';
@@ -65,14 +65,12 @@ export class Heads extends Panel {
     this.barred = ''; // the bars shown
     this.offered = ''; // the statistics to choose from
     this.target = new TargetLine(this);
-    /** @param {[number, number] | null} patch - of the map */
-    const own = (patch) => patchIn(patch, this.pane.grid, this.scene?.grid ?? this.pane.grid);
     this.walls = new Walls(this.find('.vv-whole'), page, () => this.scene && { scene: this.scene, place: {
       direction: page.store.get().direction, query: queryOn(page.store.get(), this.scene, page.scenes) } },
     ({ block, head }) => this.choose(block, head));
-    this.pane = new Pane(this.find('.vv-pane'), { hover: (patch) => this.hover(own(patch), true),
+    this.pane = new Pane(this.find('.vv-pane'), { hover: (patch) => this.hover(patch, true),
       lift: () => page.store.dispatch({ type: 'lift' }), resized: () => page.changed(),
-      pick: (patch) => page.store.dispatch({ type: 'pick', patch: own(patch), scene: this.scene.id }) }, LABEL);
+      pick: (patch) => page.store.dispatch({ type: 'pick', patch, scene: this.scene.id }) }, LABEL);
     const table = this.find('.vv-table');
     const leave = () => this.change({ thumbnail: null });
     const look = (/** @type {Event} */ { target }) => this.look(target);

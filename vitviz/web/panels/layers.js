@@ -1,6 +1,6 @@
 // The panel of layers: the prediction after each layer, from the image and from each patch, and principal components of
 // the patches. The map of the chosen layer is drawn large over the photograph.
-import { chart, fill, rangeOf } from '../draw/charts.js';
+import { fill, layerChart, rangeOf } from '../draw/charts.js';
 import { SPOTLIGHT, colorGrid, packed } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
 import { oneTabStop, roving } from '../draw/roving.js';
@@ -8,7 +8,7 @@ import { Questions, sceneOf } from '../effects/questions.js';
 import { decoded } from '../compute/payload.js';
 import { escaped, percent, playWords, progressWords, scaled, whole } from '../compute/format.js';
 import { readsFeatures } from '../compute/targets.js';
-import { inEnglish, joined, listed, spoken, tr, translated } from '../core/words.js';
+import { inEnglish, spoken, tr, translated } from '../core/words.js';
 import { csv } from '../compute/map_files.js';
 import { contextOf, write } from '../draw/dom.js';
 import { together } from '../draw/saved.js';
@@ -159,7 +159,7 @@ export class Layers extends Panel {
     for (const wall of ['.vv-alike', '.vv-read']) this.find(wall).innerHTML = '';
     fill(this.find('.vv-charts'), []);
     if (answer === null) return;
-    const { names, layers, explained } = answer;
+    const { names, layers, explained, read, readings, scale } = answer;
     this.rgb = decoded(answer.colors);
     this.bytes = names.length ? decoded(answer.patches) : new Uint8Array(0);
     this.find('.vv-reading').hidden = names.length === 0;
@@ -167,24 +167,11 @@ export class Layers extends Panel {
       .map((name, place) => `<option value="${place}">${escaped(translated(name))}</option>`).join('');
     this.lastClass = 0;
     this.find('[data-field=class]').closest('label').hidden = names.length < 2;
-    if (names.length) fill(this.find('.vv-charts'), [(width) => this.lines(width, answer)]);
-    else this.write('.vv-charts', tr('this-model-has-no-classifier'));
+    if (names.length) {
+      fill(this.find('.vv-charts'), [layerChart({ title: tr(TITLES[scale]), names: names.map(translated), readings,
+        read, range: rangeOf(scale, read), number: scaled(scale) })]);
+    } else this.write('.vv-charts', tr('this-model-has-no-classifier'));
     this.wall('alike', layers, (at) => percent(explained[at], 2), (at, out) => out.set(this.colors(at)));
-  }
-
-  /** @param {number} width @param {Answer} answer */
-  lines(width, { names, read, readings, scale }) {
-    const number = scaled(scale);
-    const every = Math.ceil(readings.length / Math.floor(width / 28));
-    return chart({
-      title: tr(TITLES[scale]), across: tr('term-layer'), x: readings,
-      units: (value) => number(value, 2), range: rangeOf(scale, read),
-      steps: String, ticks: readings.filter((_, place) => place % every === 0),
-      lines: names.map((name, place) => (
-        { name: translated(name), y: read.map((row) => row[place]), kind: String(place) })),
-      words: joined(...names.map((name, place) => (
-        tr('pair-sentence', translated(name), listed(read.map((row) => number(row[place]))))))),
-    }, width);
   }
 
   /**

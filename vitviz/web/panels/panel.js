@@ -3,6 +3,7 @@
 import { filled, tr } from '../core/words.js';
 import { finder, write } from '../draw/dom.js';
 import { translate } from '../draw/translate.js';
+import { Questions } from '../effects/questions.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
@@ -10,6 +11,13 @@ import { translate } from '../draw/translate.js';
 export class Panel {
   /** The HTML that fills the element; empty if the page already contains it. */
   static html = '';
+  /** The shown scene; null at first. */
+  scene = /** @type {Scene} */ (/** @type {unknown} */ (null));
+  spoken = 'en';
+  /** What `differs` compares with. @type {Record<string, string>} */
+  drawn = {};
+  /** @type {Questions[]} */
+  asking = [];
 
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
   constructor(root, page) {
@@ -18,9 +26,27 @@ export class Panel {
     this.root = root;
     this.found = finder(root); // for elements that stay on the page
     this.page = page;
-    /** @type {Scene} */
-    this.scene = /** @type {any} */ (null); // the shown scene; null at first
-    this.spoken = 'en';
+  }
+
+  /** Return questions that `leave` stops. */
+  newQuestions() {
+    const questions = new Questions(this.page.backend, this.page.changed);
+    this.asking.push(questions);
+    return questions;
+  }
+
+  /** Stop the questions of a panel that is not shown; failed ones may be repeated. */
+  leave() {
+    for (const questions of this.asking) questions.stop();
+  }
+
+  /** Return whether facts differ from those of the last call, so that what shows them has to be drawn again.
+   * @param {string} what - the name of what is drawn @param {...unknown} facts */
+  differs(what, ...facts) {
+    const key = JSON.stringify(facts);
+    if (this.drawn[what] === key) return false;
+    this.drawn[what] = key;
+    return true;
   }
 
   /** @param {string} selector @returns {any} */

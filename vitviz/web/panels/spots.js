@@ -4,7 +4,6 @@ import { outputs, percent } from '../compute/format.js';
 import { isOpen } from '../core/state.js';
 import { joined, listed, spoken, tr } from '../core/words.js';
 import { moved } from '../draw/charts.js';
-import { Questions } from '../effects/questions.js';
 import { Panel } from './panel.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -33,9 +32,8 @@ export class SpotsPanel extends Panel {
   /** @param {HTMLElement} root - .vv-spots of app.html @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
-    this.questions = new Questions(page.backend, page.changed);
+    this.questions = this.newQuestions();
     this.offered = Boolean(page.models?.questions.sinks);
-    this.drawn = '';
     this.find('[data-do=repair]').addEventListener('click', () => this.repair());
   }
 
@@ -71,9 +69,7 @@ export class SpotsPanel extends Panel {
     const button = this.found('[data-do=repair]');
     button.hidden = !repaired && !answer?.neurons.length;
     button.setAttribute('aria-pressed', String(repaired));
-    const drawn = JSON.stringify([scene.id, Boolean(answer), spots[0]?.block, spoken()]);
-    if (drawn !== this.drawn) {
-      this.drawn = drawn;
+    if (this.differs('spots', scene.id, Boolean(answer), spots[0]?.block, spoken())) {
       this.write('.vv-spots-words', answer ? this.words(answer, spots) : '');
       const { problemType } = scene.manifest;
       this.find('.vv-bars').innerHTML = answer?.classes.length

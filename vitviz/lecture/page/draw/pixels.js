@@ -1,5 +1,5 @@
 // Draw the lecture's small pictures of pixels, channels, patches and filters, with one canvas pixel per number.
-import { indices, scaleOver } from '../../../web/draw/color.js';
+import { indices, picture, scaleOver } from '../../../web/draw/color.js';
 import { contextOf } from '../../../web/draw/dom.js';
 
 /**
@@ -15,6 +15,15 @@ export function paintPixels(canvas, width, height, fill) {
   const image = out.createImageData(width, height);
   fill(new Uint32Array(image.data.buffer));
   out.putImageData(image, 0, 0);
+}
+
+/**
+ * Draw a map on its own scale, with one pixel per patch.
+ * @param {HTMLCanvasElement} canvas @param {ArrayLike<number>} values @param {[number, number]} grid - rows and columns
+ * @param {Uint32Array} table - (256)
+ */
+export function paintMap(canvas, values, grid, table) {
+  paintPixels(canvas, grid[1], grid[0], (out) => out.set(new Uint32Array(picture(values, grid, table).data.buffer)));
 }
 
 /**

@@ -3,9 +3,9 @@
 import { describe, sized } from '../../../web/compute/format.js';
 import { LECTURE, pathOf } from '../../../web/core/steps.js';
 import { filled, wordsOf } from '../../../web/core/words.js';
-import { SPOTLIGHT, indices, scaleOver } from '../../../web/draw/color.js';
+import { SPOTLIGHT } from '../../../web/draw/color.js';
 import { write } from '../../../web/draw/dom.js';
-import { paintPixels } from '../draw/pixels.js';
+import { paintMap } from '../draw/pixels.js';
 import { Panel } from '../../../web/panels/panel.js';
 
 /** @typedef {import('./steps/step.js').Shown} Shown */
@@ -23,12 +23,6 @@ const HTML = `<ol>${part('photo')}${part('patches')}${part('tokens')}${part('lay
 export class Ribbon extends Panel {
   static html = HTML;
 
-  /** @param {HTMLElement} root @param {import('../../../web/panels/explore.js').Page} page */
-  constructor(root, page) {
-    super(root, page);
-    this.drawn = this.said = '';
-  }
-
   /** Return the step that a click opens, and the clicked part; null for other clicks. @param {EventTarget} target
    * @returns {{step: number, from: Element} | null} */
   stepOf(target) {
@@ -45,17 +39,14 @@ export class Ribbon extends Panel {
     this.mark(state);
     const { depth, prefix } = scene.manifest;
     const row = scene.answers.map(depth - 1, 'mean', { token: prefix.indexOf('CLS'), direction: 'row' });
-    const drawn = [scene.id, state.lang, Boolean(row), Boolean(lecture)].join();
-    if (drawn === this.drawn) return;
-    this.drawn = drawn;
+    if (!this.differs('all', scene.id, state.lang, Boolean(row), Boolean(lecture))) return;
     this.label(wordsOf(state.lang).lecture.ribbon, scene, lecture);
     this.draw(scene, row);
   }
 
   /** Highlight the part of the current step, and show the steps of the chosen lecture. @param {Shown} state */
   mark({ step, short, lang }) {
-    if (this.said === `${step} ${short} ${lang}`) return;
-    this.said = `${step} ${short} ${lang}`;
+    if (!this.differs('step', step, short, lang)) return;
     const words = wordsOf(lang).stages;
     const path = pathOf(short);
     for (const item of this.all('li')) item.classList.toggle('vv-lit', item.dataset.of === LECTURE[step - 1].of);
@@ -103,11 +94,6 @@ export class Ribbon extends Panel {
       for (let at = 1; gap === GAP && at < rows; at += 1) out.clearRect(0, at * SIDE - gap / 2, canvas.width, gap);
     }
     if (!row) return;
-    const patches = row.subarray(prefix.length);
-    const index = new Uint8Array(patches.length);
-    indices(patches, scaleOver([patches]), 1, index);
-    paintPixels(this.find('[data-of=attention] canvas'), columns, rows, (out) => index.forEach((level, n) => {
-      out[n] = this.page.tables[SPOTLIGHT][level];
-    }));
+    paintMap(this.find('[data-of=attention] canvas'), row.subarray(prefix.length), grid, this.page.tables[SPOTLIGHT]);
   }
 }

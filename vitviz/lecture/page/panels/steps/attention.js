@@ -3,7 +3,7 @@
 import { attend, dotTerms, effectiveCount, largest, parseValues, roundedToSum, softmaxOf, sumTerms,
 } from '../../compute/lecture_numbers.js';
 import { escaped, patchWords, percent, score } from '../../../../web/compute/format.js';
-import { filled, wordsOf } from '../../../../web/core/words.js';
+import { filled } from '../../../../web/core/words.js';
 import { write } from '../../../../web/draw/dom.js';
 import { roving } from '../../../../web/draw/roving.js';
 import { Strip } from '../../draw/strip.js';
@@ -29,7 +29,7 @@ const HTML = `
       <label><span data-word="layer"></span> <select data-field="layer"></select></label>
       <label><span data-word="head"></span> <select data-field="head"></select></label></div>
     <p class="vv-guess" role="status"></p><div class="vv-row vv-offscreen"><button type="button" data-do="guess"
-      ></button></div>
+      data-word="guessFirst"></button></div>
     <div class="vv-row vv-maps vv-offscreen" role="group"><span data-word="map"></span>${KINDS.map((kind) => (
     `<button type="button" data-kind="${kind}" data-word="${kind}"></button>`)).join('')}</div>
     <figure class="vv-pane"></figure><p class="vv-trouble" role="status" hidden></p></div>
@@ -38,8 +38,8 @@ const HTML = `
     <div class="vv-strips"><small class="vv-of-query"></small><div class="vv-q"></div>
       <small class="vv-of-key"></small><div class="vv-k"></div>
       <small data-word="product"></small><div class="vv-p"></div></div>
-    <div class="vv-row"><button type="button" data-do="product"></button><button type="button" data-do="products"
-      data-part="4"></button></div>
+    <div class="vv-row"><button type="button" data-do="product" data-word="next"></button><button type="button"
+      data-do="products" data-word="allProducts" data-part="4"></button></div>
     <p class="vv-sum vv-dot-sum"></p></div>
     <div class="vv-half" data-part="5"><h3>2 · <span data-word="second"></span></h3>
     <div class="vv-strips"><small data-word="all"></small><div class="vv-a"></div></div>
@@ -56,33 +56,37 @@ const HTML = `
 
 export class Attention extends Step {
   static html = HTML;
+  static step = 'attention';
+  questions = this.newQuestions();
+  pane = this.photograph('.vv-pane', { hover: (patch) => patch && !this.hides && this.look(this.tokenOf(patch)),
+    pick: (patch) => this.pick(patch) });
+
+  guess = /** @type {[number, number] | null} */ (null); // the patch that the audience expects
+  guesses = false; // outside full screen: the map is hidden until somebody guesses
+  hides = false; // whether the map is hidden now
+  products = Infinity; // number of products of query and key that are shown
+  scale = 0; // of the softmax, as a power of ten
+  temperature = 0; // as a power of ten
+  part = 0; // the screen, in full screen
+  kind = /** @type {Kind} */ ('weights');
+  other = -1; // the token whose key is shown; -1: the strongest
+  channel = 0; // channel of queries, keys and their products
+  valueChannel = 0; // channel of values
+  key = ''; // what the head was computed for
+  head = /** @type {Head | null} */ (null);
 
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
     root.classList.add('vv-two-halves');
-    this.questions = this.newQuestions();
-    this.pane = this.photograph('.vv-pane', { hover: (patch) => patch && !this.hides && this.look(this.tokenOf(patch)),
-      pick: (patch) => this.pick(patch) });
-    this.guess = /** @type {[number, number] | null} */ (null); // the patch that the audience expects
-    this.guesses = false; // outside full screen: the map is hidden until somebody guesses
-    this.hides = false; // whether the map is hidden now
-    this.products = Infinity; // number of products of query and key that are shown
-    this.scale = this.temperature = 0; // of the softmax, as powers of ten
-    this.part = 0; // the screen, in full screen
-    this.kind = /** @type {Kind} */ ('weights');
-    this.other = -1; // the token whose key is shown; -1: the strongest
-    this.channel = 0; // channel of queries, keys and their products
-    this.valueChannel = 0; // channel of values
-    this.key = this.lang = '';
-    this.head = /** @type {Head | null} */ (null);
-    const across = (/** @type {number} */ place) => this.set({ channel: place });
-    this.q = new Strip(this.find('.vv-q'), across);
-    this.k = new Strip(this.find('.vv-k'), across);
-    this.p = new Strip(this.find('.vv-p'), across);
-    this.a = new Strip(this.find('.vv-a'), (token) => this.look(token));
-    this.t = new Strip(this.find('.vv-t'), (token) => this.look(token));
-    this.z = new Strip(this.find('.vv-z'), (valueChannel) => this.set({ valueChannel }));
+    const strip = (/** @type {string} */ name, /** @type {'channel' | 'valueChannel' | 'other'} */ chooses) => (
+      new Strip(this.find(`.vv-${name}`), (place) => this.set({ [chooses]: place })));
+    this.q = strip('q', 'channel');
+    this.k = strip('k', 'channel');
+    this.p = strip('p', 'channel');
+    this.a = strip('a', 'other');
+    this.t = strip('t', 'other');
+    this.z = strip('z', 'valueChannel');
     root.addEventListener('click', ({ target }) => {
       const data = /** @type {any} */ (target).closest('[data-kind], [data-token], [data-do]')?.dataset;
       if (data?.kind) this.set({ kind: data.kind });
@@ -144,19 +148,14 @@ export class Attention extends Step {
     this.page.changed();
   }
 
-  /**
-   * Show the step. The state contains its language and, as its query, the chosen patch.
-   * @param {Shown} state @param {Scene} scene
-   */
-  render(state, scene) {
-    if (this.isNew(scene)) this.open();
+  /** @param {Shown} state @param {Scene} scene */
+  show(state, scene) {
     const { depth, heads } = scene.manifest;
     const { block, head } = state.example;
     const token = this.tokenOf(state.query);
     this.block = block;
     this.z.element.dataset.same = `head ${head}`;
     this.turn(state.full ? state.part : 0);
-    this.translate(state.lang);
     this.offer('layer', depth, block);
     this.offer('head', heads, head);
     /** @type {import('../../../../web/effects/questions.js').Question} */
@@ -166,7 +165,7 @@ export class Attention extends Step {
     this.compute(scene, block, head, token, this.questions.answer(scene, question));
     this.root.classList.toggle('vv-empty', this.head === null);
     if (this.head) this.draw(state, scene, this.head, token);
-    else this.pane.label({ title: wordsOf(state.lang).attention.waiting, answer: '', low: '', high: '', unit: '' });
+    else this.pane.label({ title: this.words.waiting, answer: '', low: '', high: '', unit: '' });
   }
 
   /** Show another screen. @param {number} part - 0 outside full screen */
@@ -179,26 +178,14 @@ export class Attention extends Step {
     if (part === GUESS) this.guess = null;
   }
 
-  /** Reset the step for a new photograph, model or size. */
   open() {
-    this.guess = null;
     this.head = null;
-    this.key = '';
-    this.other = -1;
   }
 
-  /** @param {string} lang */
-  translate(lang) {
-    if (this.lang === lang) return;
-    this.lang = lang;
-    this.drawn = '';
-    const words = wordsOf(lang).attention;
-    this.label(words);
-    for (const [what, name] of [['guess', 'guessFirst'], ['product', 'next'], ['products', 'allProducts']]) {
-      this.write(`[data-do=${what}]`, words[name]);
-    }
+  label() {
+    const { words } = this;
+    super.label();
     this.find('.vv-maps').setAttribute('aria-label', words.map);
-    this.pane.picture.setAttribute('aria-label', words.looks);
     this.find('thead').innerHTML = `<tr>${['token', 'dot', 'scaled', 'powers', 'weights'].map((name) => (
       `<th scope="col">${words[name]}</th>`)).join('')}</tr>`;
   }
@@ -210,25 +197,21 @@ export class Attention extends Step {
    */
   compute({ id, answers }, block, head, token, file) {
     const held = answers.blocks[block]?.block;
-    if (!held || !file) {
-      this.head = null;
-      return;
-    }
     const key = `${id} ${block} ${head} ${token}`;
-    if (this.key === key && this.head) return;
+    if (this.key === key && this.head && held && file) return;
     this.key = key;
-    this.head = attend(held, parseValues(file), head, token);
+    this.head = held && file ? attend(held, parseValues(file), head, token) : null;
     this.other = -1;
     this.guess = null;
   }
 
   /** @param {Shown} state @param {Scene} scene @param {Head} head @param {number} token */
-  draw({ lang, opacity }, scene, head, token) {
+  draw({ opacity }, scene, head, token) {
     const { other, kind, channel, valueChannel, guess, hides, part, products, scale, temperature } = this;
     const key = head.weights.indexOf(Math.max(...head.weights));
     const looked = other < 0 ? key : other;
-    if (!this.differs(this.key, lang, looked, kind, channel, valueChannel, opacity, this.pane.shown, guess, hides, part,
-      products, scale, temperature)) return;
+    if (!this.differs('all', this.key, looked, kind, channel, valueChannel, opacity, this.pane.shown, guess, hides,
+      part, String(products), scale, temperature)) return;
     this.press('[data-kind]', (data) => data.kind === kind);
     this.map(scene, head, token, looked, opacity);
     this.dot(scene, head, token, looked);
@@ -240,8 +223,7 @@ export class Attention extends Step {
 
   /** Ask for a guess, or compare it with the weights. @param {Scene} scene @param {Head} head */
   guessed(scene, head) {
-    const { guess, hides, lang } = this;
-    const words = wordsOf(lang).attention;
+    const { guess, hides, words } = this;
     const place = this.find('.vv-guess');
     this.find('[data-do=guess]').hidden = hides;
     const prefix = scene.manifest.prefix.length;
@@ -264,8 +246,7 @@ export class Attention extends Step {
   /** Show how scale and temperature change the weights. @param {Scene} scene @param {Head} head
    * @param {number} looked */
   tuned(scene, head, looked) {
-    const { lang } = this;
-    const words = wordsOf(lang).attention;
+    const { words } = this;
     const d = head.query.length;
     const weights = this.tunedWeights(head);
     const name = tokenWords(looked, scene);
@@ -279,9 +260,8 @@ export class Attention extends Step {
 
   /** @param {Scene} scene @param {Head} head @param {number} token @param {number} looked @param {number} opacity */
   map(scene, head, token, looked, opacity) {
-    const { pane, lang, guess } = this;
+    const { pane, words, guess } = this;
     const { prefix } = scene.manifest;
-    const words = wordsOf(lang).attention;
     const from = patchWords(patchAt(token - prefix.length, scene));
     pane.mark(false, patchAt(token - prefix.length, scene));
     pane.point(guess ? [guess] : [], this.hides || looked < prefix.length ? null
@@ -310,10 +290,9 @@ export class Attention extends Step {
   /** Show query, key and products; write the dot product as a sum. @param {Scene} scene @param {Head} head
    * @param {number} token @param {number} looked */
   dot(scene, head, token, looked) {
-    const { channel: chosen, lang } = this;
+    const { words } = this;
     const d = head.query.length;
-    const at = Math.min(chosen, d - 1);
-    const words = wordsOf(lang).attention;
+    const at = Math.min(this.channel, d - 1);
     const key = head.keys.subarray(looked * d, (looked + 1) * d);
     const terms = dotTerms(head, looked);
     const count = this.count(d);
@@ -332,27 +311,25 @@ export class Attention extends Step {
 
   /** The sum of the first products. @param {Float64Array} terms @param {number} count */
   partial(terms, count) {
-    const words = wordsOf(this.lang).attention;
     const first = terms.subarray(0, count);
     const shown = [...first.subarray(Math.max(0, count - TERMS))];
     const sum = first.reduce((total, term) => total + term, 0);
     return `${count > TERMS ? '… + ' : ''}${sumWords(shown)} = <b data-sum="dot">${decimal(sum)}</b>
-      <small>(${filled(words.so, count, terms.length)})</small>`;
+      <small>(${filled(this.words.so, count, terms.length)})</small>`;
   }
 
   /** The dot product as the sum of its largest terms. @param {Float64Array} terms @param {number} dot */
   whole(terms, dot) {
     const { best, rest, others } = largest(terms, TERMS);
     const shown = roundedToSum([...best.map((n) => terms[n]), ...(others ? [rest] : [])], 2);
-    const more = filled(wordsOf(this.lang).attention.more, TERMS, others);
+    const more = filled(this.words.more, TERMS, others);
     return `q · k = ${sumWords(shown)} = <b data-sum="dot">${decimal(dot)}</b>${others ? ` <small>(${more})</small>`
       : ''}`;
   }
 
   /** @param {Scene} scene @param {Head} head @param {number} looked */
   softmax(scene, head, looked) {
-    const { lang } = this;
-    const words = wordsOf(lang).attention;
+    const { words } = this;
     const { dots, scaled, powers, weights, total } = head;
     const top = Math.max(...scaled);
     const name = (/** @type {number} */ n) => tokenWords(n, scene);
@@ -386,10 +363,9 @@ export class Attention extends Step {
 
   /** @param {Scene} scene @param {Head} head */
   values(scene, head) {
-    const { lang, valueChannel } = this;
-    const words = wordsOf(lang).attention;
+    const { words } = this;
     const d = head.query.length;
-    const at = Math.min(valueChannel, d - 1);
+    const at = Math.min(this.valueChannel, d - 1);
     const terms = sumTerms(head, at);
     const { best, rest, others } = largest(terms, TERMS);
     const shown = roundedToSum([...best.map((n) => terms[n]), rest], 3);

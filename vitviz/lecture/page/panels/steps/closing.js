@@ -1,6 +1,6 @@
 // The last step: the whole path in one table, with the numbers of this photograph and model.
 import { describe, sized } from '../../../../web/compute/format.js';
-import { filled, tr, wordsOf } from '../../../../web/core/words.js';
+import { filled, tr } from '../../../../web/core/words.js';
 import { Step } from './step.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
@@ -14,24 +14,17 @@ const HTML = `
 
 export class Closing extends Step {
   static html = HTML;
+  static step = 'closing';
+  pane = this.photograph('.vv-pane');
 
-  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
-  constructor(root, page) {
-    super(root, page);
-    this.pane = this.photograph('.vv-pane');
-  }
-
-  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */
-  render(state, scene, lecture) {
-    const words = wordsOf(state.lang).closing;
-    const { manifest, grid } = scene;
-    this.isNew(scene);
-    if (!lecture || !this.differs(scene.id, state.lang)) return;
+  /** @param {Shown} _state @param {Scene} scene @param {Lecture | null} lecture */
+  show(_state, { manifest, grid }, lecture) {
+    const { words } = this;
+    if (!lecture || !this.differs('all')) return;
     const { depth, heads, prefix, predictions, labels } = manifest;
     const { input: [height, width], patch, width: channels } = lecture;
     const patches = grid[0] * grid[1];
     const tokens = patches + prefix.length;
-    this.describe(this.pane, words.aria);
     const rows = [
       [tr('photograph'), sized(3, height, width), filled(words.photoSays, 3 * height * width)],
       [words.patches, sized(patches, 3 * patch ** 2), filled(words.patchesSay, grid[0], grid[1], patch)],

@@ -1,6 +1,6 @@
 // CLS by itself: the vector that it starts with, what it attends to in each layer, and how far it moves from its start.
 import { percent, score } from '../../../../web/compute/format.js';
-import { filled, tr, wordsOf } from '../../../../web/core/words.js';
+import { filled, tr } from '../../../../web/core/words.js';
 import { paintBars } from '../../draw/pixels.js';
 import { LayersStep } from './layers_step.js';
 import { slider } from './step.js';
@@ -23,41 +23,40 @@ const HTML = `
 
 export class ClassToken extends LayersStep {
   static html = HTML;
+  static step = 'cls';
 
   /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */
-  render(state, scene, lecture) {
-    const words = wordsOf(state.lang).cls;
+  show(state, scene, lecture) {
+    const { words } = this;
     const { manifest: { depth, prefix }, answers } = scene;
-    const block = this.open(state, scene, 1);
+    const block = this.blockOf(state, depth);
     const name = prefix.includes('CLS') ? 'CLS' : words.mean;
     /** @type {import('../../../../web/compute/answers.js').Question} */
     const question = { token: prefix.indexOf('CLS'), direction: 'row' }; // -1: the mean over patches
     const of = (/** @type {number} */ layer) => answers.map(layer, 'mean', question);
     const row = of(block);
     this.layers(of, scene, block, false);
-    if (!this.differs(scene.id, state.lang, block, Boolean(row), Boolean(lecture), state.opacity, state.theme)) return;
-    this.label(words);
-    this.describe(this.pane, words.aria);
+    if (!this.differs('all', block, Boolean(row), Boolean(lecture), state.opacity, state.theme)) return;
     this.slide('layer', block + 1, String(block + 1), depth);
     this.write('.vv-wall-title', words.wall, name);
     this.write('.vv-shares-title', words.shares, name, block + 1);
-    if (row) this.attention(words, scene, row, filled(words.title, name, block + 1), state.opacity);
-    if (lecture) this.start(words, scene, lecture, name);
+    if (row) this.attention(scene, row, filled(words.title, name, block + 1), state.opacity);
+    if (lecture) this.start(scene, lecture, name);
   }
 
-  /** @param {Record<string, string>} words @param {Scene} scene @param {Float32Array} row @param {string} title
-   * @param {number} opacity */
-  attention(words, { manifest: { prefix } }, row, title, opacity) {
+  /** @param {Scene} scene @param {Float32Array} row @param {string} title @param {number} opacity */
+  attention({ manifest: { prefix } }, row, title, opacity) {
     const patches = row.subarray(prefix.length);
     this.heat(this.pane, patches, opacity, { unit: tr('of-attention'), title });
     const rows = prefix.map((name, n) => /** @type {[string, number, string]} */ ([name, row[n], percent(row[n])]));
     const seen = patches.reduce((sum, share) => sum + share, 0);
-    this.find('.vv-shares').innerHTML = among([...rows, [words.patches, seen, percent(seen)]]);
+    this.find('.vv-shares').innerHTML = among([...rows, [this.words.patches, seen, percent(seen)]]);
   }
 
-  /** Draw the first vector of CLS, and its cosine with itself after each layer. @param {Record<string, string>} words
-   * @param {Scene} scene @param {Lecture} lecture @param {string} name */
-  start(words, { manifest: { prefix, depth } }, lecture, name) {
+  /** Draw the first vector of CLS, and its cosine with itself after each layer. @param {Scene} scene
+   * @param {Lecture} lecture @param {string} name */
+  start({ manifest: { prefix, depth } }, lecture, name) {
+    const { words } = this;
     const canvas = this.find('.vv-bars-of');
     const { start, width } = lecture;
     const own = prefix.indexOf('CLS');

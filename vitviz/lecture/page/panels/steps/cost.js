@@ -3,9 +3,8 @@ import { score, whole } from '../../../../web/compute/format.js';
 import { row } from '../../../../web/compute/attention.js';
 import { costOf } from '../../compute/lecture_numbers.js';
 import { integer } from '../../../../web/core/figures.js';
-import { filled, wordsOf } from '../../../../web/core/words.js';
-import { indices, ownScale } from '../../../../web/draw/color.js';
-import { paintPixels } from '../../draw/pixels.js';
+import { filled } from '../../../../web/core/words.js';
+import { paintMap } from '../../draw/pixels.js';
 import { Step, slider } from './step.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
@@ -27,27 +26,24 @@ const many = (value) => integer(Math.round(value));
 
 export class Cost extends Step {
   static html = HTML;
+  static step = 'cost';
+  side = 2; // of the input, relative to the model's
 
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
-    this.painted = ''; // key of the drawn matrix
-    this.side = 2; // of the input, relative to the model's
     this.onSlide('side', (side) => { this.side = side; });
   }
 
   /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */
-  render(state, scene, lecture) {
-    const words = wordsOf(state.lang).cost;
+  show(state, scene, lecture) {
+    const { words } = this;
     const { manifest: { depth, heads, prefix }, grid, answers } = scene;
     const { block, head } = state.example;
     const held = answers.blocks[block]?.block;
-    this.isNew(scene);
-    if (!lecture || !held) return;
-    if (!this.differs(scene.id, state.lang, block, head, this.side)) return;
+    if (!lecture || !held || !this.differs('all', block, head, this.side)) return;
     const patches = grid[0] * grid[1];
     const tokens = patches + prefix.length;
-    this.label(words);
     this.write('.vv-matrix-title', words.matrix, block + 1, head + 1);
     this.matrix(held, head, tokens, state.color ?? 'viridis');
     this.find('.vv-steps-of').innerHTML = [
@@ -57,16 +53,14 @@ export class Cost extends Step {
       filled(words.twice, many(4 * patches + prefix.length), many((4 * patches + prefix.length) ** 2),
         score((4 * patches + prefix.length) ** 2 / tokens ** 2)),
     ].map((text) => `<li>${text}</li>`).join('');
-    this.growth(words, lecture, patches, prefix.length);
+    this.growth(lecture, patches, prefix.length);
   }
 
   /** Draw the attention of a head: a row for each query; with many tokens, evenly spaced ones.
    * @param {import('../../../../web/compute/payload.js').Block} block @param {number} head @param {number} tokens
    * @param {string} color */
   matrix(block, head, tokens, color) {
-    const key = `${this.scene.id} ${block.block} ${head} ${color}`;
-    if (this.painted === key) return;
-    this.painted = key;
+    if (!this.differs('matrix', block.block, head, color)) return;
     const size = Math.min(tokens, MAX_SIDE);
     const places = Array.from({ length: size }, (_, i) => Math.floor((i * tokens) / size));
     const [logs, rows] = [new Float32Array(block.heads * tokens), new Float32Array(block.heads * tokens)];
@@ -75,15 +69,13 @@ export class Cost extends Step {
       row(block, query, logs, rows);
       places.forEach((key_, n) => { values[at * size + n] = rows[head * tokens + key_]; });
     });
-    const index = new Uint8Array(values.length);
-    indices(values, ownScale(values), 1, index);
-    const table = this.page.tables[color];
-    paintPixels(this.find('.vv-square'), size, size, (out) => index.forEach((level, n) => { out[n] = table[level]; }));
+    paintMap(this.find('.vv-square'), values, [size, size], this.page.tables[color]);
   }
 
-  /** Chart the multiplications by the size of the input. @param {Record<string, string>} words @param {Lecture} lecture
-   * @param {number} patches @param {number} prefix */
-  growth(words, lecture, patches, prefix) {
+  /** Chart the multiplications by the size of the input. @param {Lecture} lecture @param {number} patches
+   * @param {number} prefix */
+  growth(lecture, patches, prefix) {
+    const { words } = this;
     const x = Array.from({ length: 21 }, (_, i) => SIDES[0] + (i * (SIDES[1] - SIDES[0])) / 20);
     const at = (/** @type {number} */ side) => costOf(lecture, Math.round(patches * side ** 2) + prefix);
     const costs = x.map(at);

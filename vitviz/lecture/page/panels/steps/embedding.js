@@ -1,7 +1,7 @@
 // Patches become vectors. A patch times a filter is one number; all filters make the vector.
 import { score } from '../../../../web/compute/format.js';
 import { embed, filterMap, filterOf, filterProduct, patchOf } from '../../compute/lecture_numbers.js';
-import { filled, wordsOf } from '../../../../web/core/words.js';
+import { filled } from '../../../../web/core/words.js';
 import { SIGNED } from '../../../../web/draw/color.js';
 import { frameTile, joinChannels, levelsAround, paintBars, paintPixels, paintSigned, paintTiles, reachOf, tileUnder,
 } from '../../draw/pixels.js';
@@ -33,13 +33,16 @@ const HTML = `
 
 export class Embedding extends Step {
   static html = HTML;
+  static step = 'embedding';
+  pane = this.photograph('.vv-pane');
+  filter = -1; // index among the loaded filters; -1: the one with the largest response to the patch
+  chosen = 0; // index of the shown filter
+  count = 1; // number of filters
+  across = 1; // filters per row
 
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
-    this.pane = this.photograph('.vv-pane');
-    this.filter = -1; // index among the loaded filters; -1: the one with the largest response to the patch
-    this.count = this.across = 1; // filters in all, and per row
     const [wall, bars] = [this.find('.vv-filters'), this.find('.vv-bars-of')];
     wall.addEventListener('click', (/** @type {MouseEvent} */ event) => (
       this.choose(tileUnder(wall, event, this.count, this.across))));
@@ -51,9 +54,10 @@ export class Embedding extends Step {
       event.preventDefault();
       this.choose((this.chosen + by + this.count) % this.count);
     });
-    this.chosen = 0; // index of the shown filter
-    /** @type {Float32Array | null} */
-    this.walled = null; // the filters drawn on the wall
+  }
+
+  open() {
+    this.filter = -1;
   }
 
   /** @param {number} place */
@@ -63,21 +67,18 @@ export class Embedding extends Step {
     this.page.changed();
   }
 
-  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */
-  render(state, scene, lecture) {
-    const words = wordsOf(state.lang).embedding;
-    if (this.isNew(scene)) this.filter = -1;
+  /** @param {Shown} state @param {Scene} _scene @param {Lecture | null} lecture */
+  show(state, _scene, lecture) {
     this.pane.mark(false, state.query);
-    this.describe(this.pane, words.aria);
-    if (!lecture) return;
     const wide = this.root.clientWidth;
-    if (this.differs(scene.id, state.lang, state.query, this.filter, state.opacity, state.theme, wide)) {
-      this.draw(state, words, lecture);
+    if (lecture && this.differs('all', state.query, this.filter, state.opacity, state.theme, wide)) {
+      this.draw(state, lecture);
     }
   }
 
-  /** @param {Shown} state @param {any} words @param {Lecture} lecture */
-  draw(state, words, lecture) {
+  /** @param {Shown} state @param {Lecture} lecture */
+  draw(state, lecture) {
+    const { words } = this;
     const { patch: side, levels, bias, missing, width } = lecture;
     const size = side * side;
     const vector = embed(lecture, state.query);
@@ -85,7 +86,6 @@ export class Embedding extends Step {
     const own = vector.map((value, n) => Math.abs(value - bias[n])); // the patch's contribution without the bias
     this.chosen = this.filter >= 0 ? this.filter : own.indexOf(Math.max(...own));
     const number = lecture.channels[this.chosen] + 1;
-    this.label(words);
     this.write('.vv-sum-title', words.sum, number);
     this.write('.vv-vector-title', words.vector, width);
     this.write('.vv-wall-title', words.wall, this.count);
@@ -100,16 +100,16 @@ export class Embedding extends Step {
     paintSigned(this.find('.vv-terms'), side, side, joined, this.page.tables[SIGNED], reachOf(joined));
     const less = bias[this.chosen];
     this.write('.vv-adds', words.adds, 3 * size, score(sum - less), score(less), score(sum));
-    this.bars(words, vector, number);
+    this.bars(vector, number);
     this.wall(lecture);
-    this.map(state, words, lecture, number);
+    this.map(state, lecture, number);
   }
 
-  /** @param {any} words @param {Float64Array} vector @param {number} number */
-  bars(words, vector, number) {
+  /** @param {Float64Array} vector @param {number} number */
+  bars(vector, number) {
     const bars = this.find('.vv-bars-of');
     paintBars(bars, vector, this.chosen, this.colors());
-    const said = { label: words.slider, valuemin: 1, valuemax: this.count, valuenow: this.chosen + 1,
+    const said = { label: this.words.slider, valuemin: 1, valuemax: this.count, valuenow: this.chosen + 1,
       valuetext: `${number}: ${score(vector[this.chosen])}` };
     for (const [name, value] of Object.entries(said)) bars.setAttribute(`aria-${name}`, String(value));
   }
@@ -118,9 +118,8 @@ export class Embedding extends Step {
   wall(lecture) {
     const { patch: side } = lecture;
     const across = Math.max(1, Math.min(this.count, MAX_FILTERS, Math.floor(this.root.clientWidth / TILE)));
-    if (this.walled !== lecture.filters || across !== this.across) {
-      this.walled = lecture.filters;
-      this.across = across;
+    this.across = across;
+    if (this.differs('wall', across)) {
       paintTiles(this.find('.vv-filters'), this.count, across, side, (place, out, to) => {
         const filter = filterOf(lecture, place);
         joinChannels(levelsAround(filter, reachOf(filter)), side * side, out, to);
@@ -129,11 +128,11 @@ export class Embedding extends Step {
     frameTile(this.find('.vv-here'), this.chosen, this.count, across);
   }
 
-  /** Draw the response of the filter to every patch. @param {Shown} state @param {any} words @param {Lecture} lecture
+  /** Draw the response of the filter to every patch. @param {Shown} state @param {Lecture} lecture
    * @param {number} number */
-  map(state, words, lecture, number) {
+  map(state, lecture, number) {
     this.heat(this.pane, filterMap(lecture, this.chosen), state.opacity,
-      { signed: true, said: score, unit: words.unit });
-    this.write('.vv-map-title', words.map, number);
+      { signed: true, said: score, unit: this.words.unit });
+    this.write('.vv-map-title', this.words.map, number);
   }
 }

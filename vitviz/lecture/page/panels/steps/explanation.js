@@ -2,8 +2,8 @@
 // the maps disagree most, and the prediction without the patches that a map ranks highest.
 import { escaped, patchWords, percent, progressWords, score } from '../../../../web/compute/format.js';
 import { disagreement, ranks } from '../../compute/lecture_numbers.js';
-import { filled, named, tr, translated, wordsOf } from '../../../../web/core/words.js';
-import { chart, fill } from '../../../../web/draw/charts.js';
+import { filled, named, tr, translated } from '../../../../web/core/words.js';
+import { fill } from '../../../../web/draw/charts.js';
 import { write } from '../../../../web/draw/dom.js';
 import { Step, slider } from './step.js';
 import { bars, decimal, patchAt } from './tokens.js';
@@ -20,7 +20,7 @@ const EXAMPLE = 'Dog'; // its prediction changes most without the patches that G
 const HTML = `
   <div class="vv-both" data-part="1 2 3"><figure class="vv-pane"></figure><figure class="vv-pane"></figure></div>
   <p class="vv-trouble" role="status" hidden></p><p class="vv-note" role="status"></p>
-  <div class="vv-two-halves" data-part="2 3"><div class="vv-half vv-apart" data-part="2"><h3></h3
+  <div class="vv-two-halves" data-part="2 3"><div class="vv-half vv-apart" data-part="2"><h3 data-word="found"></h3
     ><p class="vv-alike"></p><ol></ol></div>
     <div class="vv-half" data-part="3"><div class="vv-row"><button type="button" data-do="insert"></button></div>
       <div class="vv-charts"></div><p class="vv-areas"></p></div></div>
@@ -45,20 +45,20 @@ function around(place, [rows, columns]) {
 
 export class Explanation extends Step {
   static html = HTML;
+  static step = 'explanation';
+  maps = this.newQuestions();
+  tests = this.newQuestions();
+  hidden = this.newQuestions();
+  panes = [1, 2].map((at) => this.photograph(`.vv-both > :nth-child(${at})`, { hover() {}, lift() {} }));
+  without = this.photograph('.vv-hide .vv-pane', { hover() {}, lift() {} });
+  percent = 10; // of the patches that are hidden
+  /** @type {ReturnType<typeof disagreement> | null} */
+  apart = null;
 
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
-    this.maps = this.newQuestions();
-    this.tests = this.newQuestions();
-    this.panes = [1, 2].map((at) => this.photograph(`.vv-both > :nth-child(${at})`, { hover() {}, lift() {} }));
-    this.without = this.photograph('.vv-hide .vv-pane', { hover() {}, lift() {} });
-    this.percent = 10; // of the patches that are hidden
     this.onSlide('hidden', (percent_) => { this.percent = percent_; });
-    this.hidden = this.newQuestions();
-    this.charted = this.lang = '';
-    /** @type {{key: string, result: ReturnType<typeof disagreement>} | null} */
-    this.apart = null;
     this.find('[data-do=insert]').addEventListener('click', () => {
       const question = JSON.stringify(this.questions(this.scene).test);
       const { started } = page.store.get();
@@ -79,17 +79,14 @@ export class Explanation extends Step {
     return { maps, test };
   }
 
-  /**
-   * Show the step. The state contains its language and, as its query, the chosen patch.
-   * @param {Shown} state @param {Scene} scene
-   */
-  render(state, scene) {
-    if (this.isNew(scene)) {
-      this.charted = '';
-      this.apart = null;
-      fill(this.find('.vv-charts'), []);
-    }
-    const words = wordsOf(state.lang).explanation;
+  open() {
+    this.apart = null;
+    fill(this.find('.vv-charts'), []);
+  }
+
+  /** @param {Shown} state @param {Scene} scene */
+  show(state, scene) {
+    const { words } = this;
     const { maps, test } = this.questions(scene);
     const classifies = scene.manifest.predictions.length > 0;
     const waits = state.started.includes(JSON.stringify(test));
@@ -98,7 +95,7 @@ export class Explanation extends Step {
     this.maps.want(scene, classifies ? [...maps, ...lost] : []);
     const tests = waits || !this.page.backend.can.explain; // a saved page contains the result
     this.tests.want(scene, classifies && tests ? [test] : []);
-    this.translate(state.lang, classifies);
+    this.find('.vv-apart').hidden = !classifies;
     const refused = maps.find((question) => this.maps.failure(scene, question)) ?? test;
     const questions = refused === test ? this.tests : this.maps;
     this.trouble(classifies ? questions.failure(scene, refused) : words.none,
@@ -113,17 +110,18 @@ export class Explanation extends Step {
     if (heatmaps.every(Boolean)) {
       this.draw(state, scene, heatmaps, lost.map((question) => this.maps.answer(scene, question)));
     }
-    if (tested) this.curves(state.lang, tested);
+    if (tested) this.curves(tested);
     else this.write('.vv-areas', '');
-    this.hide(words, scene, heatmaps.every(Boolean) ? heatmaps : [], tested);
+    this.hide(scene, heatmaps.every(Boolean) ? heatmaps : [], tested);
   }
 
   /**
    * Show the prediction without the patches that each map ranks highest, and without as many scattered ones.
-   * @param {any} words @param {Scene} scene @param {(Heatmap | undefined)[]} maps - both, or none while they load
+   * @param {Scene} scene @param {(Heatmap | undefined)[]} maps - both, or none while they load
    * @param {any[] | undefined} tested
    */
-  hide(words, scene, maps, tested) {
+  hide(scene, maps, tested) {
+    const { words } = this;
     const patches = scene.grid[0] * scene.grid[1];
     const count = Math.max(1, Math.round((this.percent / 100) * patches));
     const rows = [...maps.map((map) => {
@@ -168,34 +166,25 @@ export class Explanation extends Step {
    * @param {(Heatmap | undefined)[]} maps @returns {Question[]} */
   lost(scene, [first, second]) {
     if (!first || !second) return [];
-    if (this.apart?.key !== scene.id) {
-      this.apart = { key: scene.id, result: disagreement(first.values, second.values) };
-    }
+    this.apart ??= disagreement(first.values, second.values);
     if (!this.page.backend.can.explain) return [];
-    const { over, under } = this.apart.result;
+    const { over, under } = this.apart;
     return [over, under].map((place) => ['intervene', { patches: around(place, scene.grid), heads: [] }]);
   }
 
-  /** @param {string} lang @param {boolean} classifies */
-  translate(lang, classifies) {
-    const words = wordsOf(lang).explanation;
-    this.find('.vv-apart').hidden = !classifies;
-    if (this.lang === lang) return;
-    this.lang = lang;
-    this.drawn = this.charted = '';
-    this.write('.vv-apart h3', words.found);
-    this.label(words);
-    this.panes.forEach((pane, place) => pane.picture.setAttribute('aria-label', words.titles[place]));
+  label() {
+    super.label();
+    this.panes.forEach(({ picture }, place) => picture.setAttribute('aria-label', this.words.titles[place]));
   }
 
   /**
    * Draw both maps, mark the patches where they disagree, and describe these in words.
    * @param {Shown} state @param {Scene} scene @param {Heatmap[]} maps @param {any[]} lost
    */
-  draw({ lang, opacity }, scene, maps, lost) {
-    if (!this.apart || !this.differs(lang, opacity, lost.map(Boolean), ...this.panes.map((pane) => pane.shown))) return;
-    const words = wordsOf(lang).explanation;
-    const { over, under, first, second, correlation } = this.apart.result;
+  draw({ opacity }, scene, maps, lost) {
+    const { words, apart } = this;
+    if (!apart || !this.differs('maps', opacity, lost.map(Boolean), this.panes.map((pane) => pane.shown))) return;
+    const { over, under, first, second, correlation } = apart;
     const patches = [over, under];
     this.panes.forEach((pane, place) => {
       const { values, signed } = maps[place];
@@ -216,21 +205,20 @@ export class Explanation extends Step {
     }).join('');
   }
 
-  /** @param {string} lang @param {any[]} tests */
-  curves(lang, tests) {
-    if (this.charted === lang) return;
-    this.charted = lang;
-    const words = wordsOf(lang).explanation;
+  /** @param {any[]} tests */
+  curves(tests) {
+    if (!this.differs('curves')) return;
+    const { words } = this;
     const curves = tests.map(({ insertion }) => insertion);
     const [{ x, low, high, random, center, chance }] = curves;
     const areas = filled(words.areas, ...[...curves.map(({ area }) => area), chance].map((area) => area.toFixed(2)));
-    fill(this.find('.vv-charts'), [(width) => chart({
+    this.chart({
       title: words.chart, across: tr('patches-shown'), x, units: (value) => percent(value, 2), words: areas,
       steps: (value) => percent(value, 2), band: { low, high, name: words.band },
       lines: [...curves.map(({ y }, place) => ({ name: NAMES[place], y, kind: String(place) })),
         { name: tr('mean-of-random-orders'), y: random, kind: 'quiet' },
         { name: tr('map-of-the-centre'), y: center, kind: '2' }],
-    }, width)]);
+    });
     this.write('.vv-areas', areas);
   }
 }

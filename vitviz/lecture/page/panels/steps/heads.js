@@ -1,13 +1,13 @@
 // All heads of all layers, their attention distances, and the kinds of heads in this model.
-import { percent, score, whole } from '../../../../web/compute/format.js';
+import { score, whole } from '../../../../web/compute/format.js';
 import { tokenOf } from '../../../../web/compute/geometry.js';
 import { KINDS, LIMITS, Study } from '../../compute/kinds.js';
 import { dots, fill } from '../../../../web/draw/charts.js';
-import { SPOTLIGHT, indices, scaleOver } from '../../../../web/draw/color.js';
-import { filled, tr, wordsOf } from '../../../../web/core/words.js';
+import { SPOTLIGHT } from '../../../../web/draw/color.js';
+import { filled, tr } from '../../../../web/core/words.js';
 import { write } from '../../../../web/draw/dom.js';
 import { Thumbnails, cellItems } from '../../../../web/draw/thumbnails.js';
-import { Step } from './step.js';
+import { Step, shapeOf } from './step.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
 /** @typedef {import('./step.js').Scene} Scene */
@@ -22,7 +22,7 @@ const HTML = `
       data-kind="${kind}" aria-pressed="false"><b></b> <span></span><small></small></button></li>`).join('')}</ul>
       <p class="vv-size vv-studied"></p></div>
   </div>
-  <div data-part="3"><h3 class="vv-wall-title"></h3><div class="vv-grid"></div></div>`;
+  <div data-part="3"><h3 data-word="wall"></h3><div class="vv-grid"></div></div>`;
 
 /** @type {Record<string, number>} */
 const RULES = { ...LIMITS, even: LIMITS.spread, same: LIMITS.differ };
@@ -32,19 +32,20 @@ const headOf = (words, head) => (typeof head === 'number' ? tr('head-number', he
 
 export class HeadsStep extends Step {
   static html = HTML;
+  static step = 'heads';
+  pane = this.photograph('.vv-pane');
+  wall = new Thumbnails(this.find('.vv-grid'), ({ block, head }) => {
+    this.kind = '';
+    this.page.store.dispatch({ type: 'map', block, head });
+  });
+
+  kind = ''; // the kind whose heads are highlighted
+  /** @type {Study | null} */
+  study = null;
 
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
-    this.pane = this.photograph('.vv-pane');
-    this.wall = new Thumbnails(this.find('.vv-grid'), ({ block, head }) => {
-      this.kind = '';
-      page.store.dispatch({ type: 'map', block, head });
-    });
-    this.kind = ''; // the kind whose heads are highlighted
-    /** @type {Study | null} */
-    this.study = null;
-    this.index = new Uint8Array(0);
     this.find('.vv-kinds').addEventListener('click', (/** @type {any} */ { target }) => {
       const kind = target.closest('[data-kind]')?.dataset.kind;
       if (kind) this.choose(kind === this.kind ? '' : kind);
@@ -63,27 +64,21 @@ export class HeadsStep extends Step {
   }
 
   /** @param {Shown} state @param {Scene} scene @returns {boolean} */
-  render(state, scene) {
-    const words = wordsOf(state.lang).heads;
-    if (this.isNew(scene)) this.open(scene);
-    this.label(words);
-    this.describe(this.pane, words.aria);
-    this.write('.vv-wall-title', words.wall);
-    this.head(state, words, scene);
+  show(state, scene) {
+    this.head(state, scene);
     const more = this.read(scene);
-    if (this.differs(scene.id, state.lang, this.study?.done, this.kind, more && Math.floor(10 * this.progress()))) {
-      this.kinds(words, scene);
+    if (this.differs('kinds', this.study?.done, this.kind, more && Math.floor(10 * this.progress()))) {
+      this.kinds(scene);
     }
     this.draw(state, scene);
     return more;
   }
 
   /** @param {Scene} scene */
-  open(scene) {
-    const { heads, frame } = scene.manifest;
-    this.root.style.setProperty('--columns', String(heads));
-    this.root.style.setProperty('--shape', String((frame[2] - frame[0]) / (frame[3] - frame[1])));
-    this.wall.build(cellItems(scene.manifest), scene.grid, { group: heads });
+  open({ manifest, grid }) {
+    this.root.style.setProperty('--columns', String(manifest.heads));
+    this.root.style.setProperty('--shape', String(shapeOf(manifest)));
+    this.wall.build(cellItems(manifest), grid, { group: manifest.heads });
     this.study = null;
     this.kind = '';
   }
@@ -100,23 +95,16 @@ export class HeadsStep extends Step {
     return !this.study.done;
   }
 
-  /** Draw the chosen head over the photograph. @param {Shown} state @param {any} words @param {Scene} scene */
-  head(state, words, { manifest, answers }) {
+  /** Draw the chosen head over the photograph. @param {Shown} state @param {Scene} scene */
+  head(state, { manifest, answers }) {
     const block = Math.min(state.block ?? Infinity, manifest.depth - 1);
     const row = answers.map(block, state.head, this.question(state));
     this.pane.mark(false, state.query);
-    this.write('.vv-head-title', words.title, block + 1, headOf(words, state.head));
+    this.write('.vv-head-title', this.words.title, block + 1, headOf(this.words, state.head));
     this.pane.element.classList.toggle('vv-waiting', row === null);
     if (row === null) return;
-    const patches = row.subarray(manifest.prefix.length);
-    const scale = scaleOver([patches]);
-    if (this.index.length !== patches.length) this.index = new Uint8Array(patches.length);
-    indices(patches, scale, state.gamma, this.index);
-    const color = state.color ?? SPOTLIGHT;
-    this.pane.paint(this.index, this.page.tables[color], { ...state, signed: false });
-    this.pane.bar(this.page.colors[color], state.gamma, false);
-    this.pane.label({ title: '', answer: '', low: percent(scale.vmin), high: percent(scale.vmax),
-      unit: tr('of-attention') });
+    this.heat(this.pane, row.subarray(manifest.prefix.length), state.opacity,
+      { ...state, color: state.color ?? SPOTLIGHT, unit: tr('of-attention') });
   }
 
   /** @param {Shown} state @returns {import('../../../../web/compute/answers.js').Question} */
@@ -137,9 +125,9 @@ export class HeadsStep extends Step {
       : item.block === block && item.head === state.head));
   }
 
-  /** Show the number of heads of each kind, and the distance by layer. @param {any} words @param {Scene} scene */
-  kinds(words, { manifest: { depth, heads, grid } }) {
-    const { study } = this;
+  /** Show the number of heads of each kind, and the distance by layer. @param {Scene} scene */
+  kinds({ manifest: { depth, heads, grid } }) {
+    const { study, words } = this;
     const kinds = study?.done ? study.kinds() : [];
     for (const button of this.all('.vv-kinds button')) {
       const { kind } = button.dataset;

@@ -1,32 +1,33 @@
 // The base class of the steps with a photograph, a slider of layers, and a small map of each layer.
 import { SPOTLIGHT } from '../../../../web/draw/color.js';
 import { Thumbnails, layerItems } from '../../../../web/draw/thumbnails.js';
-import { Step } from './step.js';
+import { Step, shapeOf } from './step.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
 /** @typedef {import('./step.js').Scene} Scene */
 
 export class LayersStep extends Step {
+  /** The block that is shown until one is chosen, as a share of the depth. */
+  static typical = 1;
+  pane = this.photograph('.vv-pane');
+  wall = new Thumbnails(this.find('.vv-layer-wall'), ({ block }) => this.change({ block }));
+
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
-    this.pane = this.photograph('.vv-pane');
-    this.wall = new Thumbnails(this.find('.vv-layer-wall'), ({ block }) => this.change({ block }));
     this.onSlide('layer', (layer) => this.change({ block: layer - 1 }));
   }
 
-  /**
-   * Show a new photograph, and return the chosen block.
-   * @param {Shown} state @param {Scene} scene
-   * @param {number} typical - the block that is shown until one is chosen, as a share of the depth
-   */
-  open(state, scene, typical) {
-    const { grid, manifest: { depth, frame } } = scene;
-    if (this.isNew(scene)) {
-      this.root.style.setProperty('--shape', String((frame[2] - frame[0]) / (frame[3] - frame[1])));
-      this.wall.build(layerItems(scene.manifest), grid);
-    }
-    this.block = Math.min(state.chosen ?? Math.max(1, Math.round(typical * depth)) - 1, depth - 1);
+  /** @param {Scene} scene */
+  open({ manifest, grid }) {
+    this.root.style.setProperty('--shape', String(shapeOf(manifest)));
+    this.wall.build(layerItems(manifest), grid);
+  }
+
+  /** Return the chosen block. @param {Shown} state @param {number} depth */
+  blockOf({ chosen }, depth) {
+    const { typical } = /** @type {typeof LayersStep} */ (this.constructor);
+    this.block = Math.min(chosen ?? Math.max(1, Math.round(typical * depth)) - 1, depth - 1);
     return this.block;
   }
 

@@ -26,16 +26,14 @@ export class HiddenLayer extends InBlock {
   static html = InBlock.html + HTML;
   static step = 'mlp';
 
-  /** @param {import('./step.js').Shown} _state @param {Record<string, string>} words
-   * @param {import('./step.js').Scene} _scene @param {import('./step.js').Lecture} lecture @param {Parts} parts */
-  draw(_state, words, _scene, { width, activation }, { renormed, before, after, attended, transformed }) {
+  /** @param {import('./step.js').Shown} _state @param {import('./step.js').Scene} _scene
+   * @param {import('./step.js').Lecture} lecture @param {Parts} parts */
+  draw(_state, _scene, { width, activation }, { renormed, before, after, attended, transformed }) {
+    const { words } = this;
     const colors = this.colors();
     const name = activation.replace('gelu_tanh', 'gelu').replace('quick_gelu', 'gelu').toUpperCase();
-    this.label(words);
-    const [first, middle, last] = this.all('.vv-bars-of');
-    paintBars(first, renormed, -1, colors);
-    paintBars(middle, after, -1, colors);
-    paintBars(last, transformed, -1, colors);
+    const vectors = [renormed, after, transformed];
+    this.all('.vv-bars-of').forEach((canvas, at) => paintBars(canvas, vectors[at], -1, colors));
     this.write('.vv-in', words.in, width);
     this.write('.vv-hidden', words.hidden, after.length, name);
     this.write('.vv-out', words.out, width);

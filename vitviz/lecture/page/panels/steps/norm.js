@@ -20,24 +20,22 @@ export class Norm extends InBlock {
   static html = InBlock.html + HTML;
   static step = 'norm';
 
-  /** @param {import('./step.js').Shown} _state @param {Record<string, string>} words
-   * @param {import('./step.js').Scene} _scene @param {import('./step.js').Lecture} lecture @param {Parts} parts */
-  draw(_state, words, _scene, { epsilon, width }, { stream, normed, attended }) {
+  /** @param {import('./step.js').Shown} _state @param {import('./step.js').Scene} _scene
+   * @param {import('./step.js').Lecture} lecture @param {Parts} parts */
+  draw(_state, _scene, { epsilon, width }, { stream, normed, attended }) {
+    const { words } = this;
     const colors = this.colors();
     const at = Math.min(this.channel, width - 1);
     const { mean, deviation } = momentsOf(stream);
     const sum = stream.map((value, i) => value + attended[i]);
     const spread = Math.sqrt(deviation ** 2 + epsilon);
-    this.label(words);
     this.write('.vv-stream-title', words.stream, width);
     this.write('.vv-moments', words.moments, score(mean), score(deviation), at + 1, score(stream[at]),
       score((stream[at] - mean) / spread), score(normed[at]));
-    const [before, after, x, added, both] = this.all('.vv-bars-of');
-    paintBars(before, stream, at, colors);
-    paintBars(after, normed, at, colors);
-    const reach = Math.max(reachOf(stream), reachOf(sum));
-    [[x, stream], [added, attended], [both, sum]].forEach(([canvas, values]) => (
-      paintBars(canvas, values, at, colors, reach)));
+    const reach = Math.max(reachOf(stream), reachOf(sum)); // of the sum and its terms
+    const vectors = [stream, normed, stream, attended, sum];
+    this.all('.vv-bars-of').forEach((canvas, which) => (
+      paintBars(canvas, vectors[which], at, colors, which < 2 ? undefined : reach)));
     this.write('.vv-x', words.x, score(lengthOf(stream)));
     this.write('.vv-plus', words.plus, score(lengthOf(attended)));
     this.write('.vv-equals', words.equals, score(lengthOf(sum)));

@@ -1,7 +1,7 @@
 // Pixels become patches: one patch, its numbers, the sequence of all patches, and what their order means to the model.
 import { percent, score } from '../../../../web/compute/format.js';
 import { patchOf } from '../../compute/lecture_numbers.js';
-import { filled, named, wordsOf } from '../../../../web/core/words.js';
+import { filled, named } from '../../../../web/core/words.js';
 import { SIGNED } from '../../../../web/draw/color.js';
 import { frameTile, joinChannels, paintPixels, paintSigned, paintTiles, reachOf, tileUnder,
 } from '../../draw/pixels.js';
@@ -38,14 +38,19 @@ const HTML = `
 
 export class Patches extends Step {
   static html = HTML;
+  static step = 'patches';
+  pane = this.photograph('.vv-pane');
+  /** Channel and pixel under the pointer. @type {[number, number] | null} */
+  under = null;
+  first = 0; // first patch of the shown part of the row
+  shown = 1; // number of patches in the shown part of the row
+  seed = 1; // of the order; 0 for reading order
+  last = 1; // seed of the last random order
+  rearranged = new Rearranged(this.newQuestions());
 
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
-    this.pane = this.photograph('.vv-pane');
-    /** @type {[number, number] | null} */
-    this.under = null; // [channel, pixel] under the pointer
-    this.first = 0; // first patch of the shown part of the row
     this.all('.vv-plane').forEach((canvas, channel) => {
       canvas.addEventListener('pointermove', (/** @type {PointerEvent} */ event) => {
         const side = canvas.width;
@@ -60,10 +65,6 @@ export class Patches extends Step {
       const at = this.first + place;
       if (place >= 0) this.change({ query: [Math.floor(at / columns), at % columns] });
     });
-    this.shown = 1; // number of patches in the shown part of the row
-    this.seed = 1; // of the order; 0 for reading order
-    this.last = 1; // seed of the last random order
-    this.rearranged = new Rearranged(this.newQuestions());
     this.find('.vv-shuffle').addEventListener('click', (/** @type {any} */ { target }) => {
       const what = target.closest('[data-do]')?.dataset.do;
       if (what) this.shuffle(what === 'shuffle');
@@ -71,16 +72,13 @@ export class Patches extends Step {
   }
 
   /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */
-  render(state, scene, lecture) {
-    const words = wordsOf(state.lang).patches;
-    this.isNew(scene);
+  show(state, scene, lecture) {
     this.pane.mark(true, state.query);
-    this.describe(this.pane, words.aria);
     if (!lecture) return;
     const wide = this.root.clientWidth;
-    if (this.differs(scene.id, state.lang, state.query, wide)) this.draw(state, words, lecture, wide);
-    this.read(words, lecture, state.query);
-    this.order(state, words, scene, lecture);
+    if (this.differs('all', state.query, wide)) this.draw(state, lecture, wide);
+    this.read(lecture, state.query);
+    this.order(scene, lecture);
   }
 
   /** Use another order, or reading order. @param {boolean} random */
@@ -92,10 +90,10 @@ export class Patches extends Step {
     this.page.changed();
   }
 
-  /** Show the patches in the chosen order, and what the model then predicts. @param {Shown} state @param {any} words
-   * @param {Scene} scene @param {Lecture} lecture */
-  order(state, words, scene, lecture) {
-    const { rearranged } = this;
+  /** Show the patches in the chosen order, and what the model then predicts. @param {Scene} scene
+   * @param {Lecture} lecture */
+  order(scene, lecture) {
+    const { rearranged, words } = this;
     const seed = scene.manifest.predictions.length ? this.seed : 0; // without classes, there is nothing to compare
     const order = { shuffle: seed, positions: true };
     rearranged.want(scene, seed ? [order] : []);
@@ -113,13 +111,13 @@ export class Patches extends Step {
       ...classes[0].slice(1).map((share) => percent(/** @type {number} */ (share)))) : '');
   }
 
-  /** @param {Shown} state @param {any} words @param {Lecture} lecture @param {number} wide */
-  draw({ query }, words, lecture, wide) {
+  /** @param {Shown} state @param {Lecture} lecture @param {number} wide */
+  draw({ query }, lecture, wide) {
+    const { words } = this;
     const { patch: side, grid: [rows, columns], levels, pixels } = lecture;
     const size = side * side;
     const numbers = patchOf(pixels, lecture, query);
     const reach = reachOf(pixels);
-    this.label(words);
     this.write('.vv-which', words.which, query[0] + 1, query[1] + 1);
     paintPixels(this.find('.vv-patch'), side, side, (out) => joinChannels(patchOf(levels, lecture, query), size, out));
     const table = this.page.tables[SIGNED];
@@ -140,12 +138,12 @@ export class Patches extends Step {
     frameTile(this.find('.vv-here'), at - this.first, this.shown, this.shown);
   }
 
-  /** Write the number under the pointer. @param {any} words @param {Lecture} lecture @param {[number, number]} query */
-  read(words, lecture, query) {
+  /** Write the number under the pointer. @param {Lecture} lecture @param {[number, number]} query */
+  read(lecture, query) {
     const { patch: side, levels, pixels } = lecture;
     const [channel, n] = this.under ?? [0, (side >> 1) * (side + 1)];
     const at = channel * side * side + n;
-    this.write('.vv-reading', words.reading, CHANNELS[channel], Math.floor(n / side) + 1, (n % side) + 1,
+    this.write('.vv-reading', this.words.reading, CHANNELS[channel], Math.floor(n / side) + 1, (n % side) + 1,
       score(patchOf(pixels, lecture, query)[at]), patchOf(levels, lecture, query)[at]);
   }
 }

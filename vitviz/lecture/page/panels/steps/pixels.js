@@ -1,9 +1,9 @@
 // The photograph becomes pixels, and some detail is lost.
 import { score, whole } from '../../../../web/compute/format.js';
 import { shareKept } from '../../compute/lecture_numbers.js';
-import { filled, wordsOf } from '../../../../web/core/words.js';
+import { filled } from '../../../../web/core/words.js';
 import { write } from '../../../../web/draw/dom.js';
-import { joinChannels, paintPixels } from '../../draw/pixels.js';
+import { frameTile, joinChannels, paintPixels, tileUnder } from '../../draw/pixels.js';
 import { Step } from './step.js';
 import { decimal } from './tokens.js';
 
@@ -30,45 +30,40 @@ const HTML = `
 
 export class Pixels extends Step {
   static html = HTML;
+  static step = 'pixels';
+  pane = this.photograph('.vv-pane');
+  /** The pixel under the pointer, line by line; null for the middle of the patch. @type {number | null} */
+  pixel = null;
 
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
-    this.pane = this.photograph('.vv-pane');
-    /** @type {[number, number] | null} */
-    this.pixel = null; // [row, column] under the pointer; null for the middle of the patch
     for (const canvas of this.all('.vv-input, .vv-channel')) {
-      canvas.addEventListener('pointermove', (/** @type {PointerEvent} */ event) => this.point(canvas, event));
-      canvas.addEventListener('pointerleave', () => { this.pixel = null; page.changed(); });
+      canvas.addEventListener('pointermove', (/** @type {PointerEvent} */ event) => (
+        this.point(tileUnder(canvas, event, canvas.width * canvas.height, canvas.width))));
+      canvas.addEventListener('pointerleave', () => this.point(null));
     }
   }
 
-  /** @param {HTMLCanvasElement} canvas @param {PointerEvent} event */
-  point(canvas, event) {
-    const box = canvas.getBoundingClientRect();
-    const place = (/** @type {number} */ share, /** @type {number} */ size) => (
-      Math.max(0, Math.min(size - 1, Math.floor(share * size))));
-    this.pixel = [place((event.clientY - box.top) / box.height, canvas.height),
-      place((event.clientX - box.left) / box.width, canvas.width)];
+  /** @param {number | null} pixel */
+  point(pixel) {
+    this.pixel = pixel === -1 ? null : pixel;
     this.page.changed();
   }
 
-  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */
-  render(state, scene, lecture) {
-    const words = wordsOf(state.lang).pixels;
-    this.isNew(scene);
+  /** @param {Shown} state @param {Scene} _scene @param {Lecture | null} lecture */
+  show(state, _scene, lecture) {
     this.pane.mark(false, state.query);
-    this.describe(this.pane, words.aria);
     if (!lecture) return;
-    if (this.differs(scene.id, state.lang, Boolean(lecture))) this.draw(words, lecture);
-    this.inspect(words, lecture, state.query);
+    if (this.differs('all')) this.draw(lecture);
+    this.inspect(lecture, state.query);
   }
 
-  /** @param {any} words @param {Lecture} lecture */
-  draw(words, lecture) {
+  /** @param {Lecture} lecture */
+  draw(lecture) {
+    const { words } = this;
     const { input: [height, width], photo: [w, h], levels } = lecture;
     const size = height * width;
-    this.label(words);
     paintPixels(this.find('.vv-input'), width, height, (out) => joinChannels(levels, size, out));
     this.all('.vv-channel').forEach((canvas, channel) => paintPixels(canvas, width, height, (out) => {
       for (let n = 0; n < size; n += 1) out[n] = (0xff000000 | (levels[channel * size + n] * 0x10101)) >>> 0;
@@ -82,20 +77,17 @@ export class Pixels extends Step {
     this.write('.vv-lost', `${share > 1 ? words.enlarged : filled(words.lost, whole(share))} ${seen}`);
   }
 
-  /** Show how the numbers of a pixel are computed. @param {any} words @param {Lecture} lecture
-   * @param {[number, number]} patch */
-  inspect(words, { input: [height, width], patch: side, levels, pixels, mean, std }, patch) {
-    const [y, x] = this.pixel ?? patch.map((at) => at * side + (side >> 1));
-    const n = y * width + x;
-    this.write('caption', words.pixel, y + 1, x + 1);
+  /** Show how the numbers of a pixel are computed. @param {Lecture} lecture @param {[number, number]} patch */
+  inspect({ input: [height, width], patch: side, levels, pixels, mean, std }, patch) {
+    const [row, column] = patch.map((at) => at * side + (side >> 1));
+    const n = this.pixel ?? row * width + column;
+    this.write('caption', this.words.pixel, Math.floor(n / width) + 1, (n % width) + 1);
     this.all('tbody tr').forEach((row, channel) => {
       const at = channel * height * width + n;
       const cells = [levels[at], (levels[at] / 255).toFixed(3), score(mean[channel]), score(std[channel]),
         decimal(pixels[at], 3)];
       [...row.querySelectorAll('td')].forEach((cell, place) => write(cell, cells[place]));
     });
-    const marker = this.find('.vv-here');
-    Object.assign(marker.style, { left: `${(100 * x) / width}%`, top: `${(100 * y) / height}%`,
-      width: `${100 / width}%`, height: `${100 / height}%` });
+    frameTile(this.find('.vv-here'), n, height * width, width);
   }
 }

@@ -3,7 +3,7 @@
 import { score } from '../../../../web/compute/format.js';
 import { positionSimilarity, sinePositions } from '../../compute/lecture_numbers.js';
 import { indices, scaleOver } from '../../../../web/draw/color.js';
-import { filled, tr, wordsOf } from '../../../../web/core/words.js';
+import { filled, tr } from '../../../../web/core/words.js';
 import { Rearranged } from './rearranged.js';
 import { Step } from './step.js';
 
@@ -33,43 +33,34 @@ const TILES = [7, 11]; // maximum numbers of maps, down and across
 
 export class Positions extends Step {
   static html = HTML;
-
-  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
-  constructor(root, page) {
-    super(root, page);
-    /** @type {{key: string, positions: Table} | null} */
-    this.held = null; // sine and cosine positions
-    this.rearranged = new Rearranged(this.newQuestions());
-    this.panes = [1, 2].map((at) => this.photograph(`.vv-flow > div:nth-child(${at}) .vv-pane`));
-  }
+  static step = 'positions';
+  rearranged = new Rearranged(this.newQuestions());
+  sines = sinePositions([0, 0], 0); // of the photograph's grid
+  panes = [1, 2].map((at) => this.photograph(`.vv-flow > div:nth-child(${at}) .vv-pane`));
 
   /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */
-  render(state, scene, lecture) {
-    const words = wordsOf(state.lang).positions;
-    this.isNew(scene);
-    for (const pane of this.panes) {
-      pane.mark(false, state.query);
-      this.describe(pane, words.aria);
-    }
+  show(state, scene, lecture) {
+    const { words } = this;
+    for (const pane of this.panes) pane.mark(false, state.query);
     if (!lecture) return;
-    this.cases(words, scene, lecture);
-    if (!this.differs(scene.id, state.lang, state.query, state.color)) return;
+    this.cases(scene, lecture);
+    if (!this.differs('all', state.query, state.color)) return;
     const { positions, grid, width, missing, positionKind } = lecture;
-    this.label(words);
-    this.tokens(state, words, scene, lecture);
+    if (this.differs('sines')) this.sines = sinePositions(grid, width);
+    this.tokens(state, scene, lecture);
     this.write('.vv-own', words[positionKind]);
     this.write('.vv-similar', words.similar, state.query[0] + 1, state.query[1] + 1);
     this.write('.vv-missing', missing.positions ? words.missing : '');
     const first = this.find('.vv-flow > div');
     first.hidden = !positions;
-    if (positions) this.map(state, words, this.panes[0], positions, grid);
-    this.map(state, words, this.panes[1], this.sine(grid, width), grid);
-    this.wall(positions ?? this.sine(grid, width), grid, state.color ?? 'viridis');
+    if (positions) this.map(state, this.panes[0], positions, grid);
+    this.map(state, this.panes[1], this.sines, grid);
+    this.wall(positions ?? this.sines, grid, state.color ?? 'viridis');
   }
 
-  /** Compare the predictions with and without positions, in both orders. @param {any} words @param {Scene} scene
+  /** Compare the predictions with and without positions, in both orders. @param {Scene} scene
    * @param {Lecture} lecture */
-  cases(words, scene, lecture) {
+  cases(scene, lecture) {
     const { rearranged } = this;
     const orders = CASES.map(({ shuffle, positions }) => ({ shuffle, positions }));
     rearranged.want(scene, orders.slice(1));
@@ -87,18 +78,12 @@ export class Positions extends Step {
     const [, , ordered, mixed] = changes;
     const best = ordered?.classes[0];
     const other = mixed?.classes.find(([label]) => label === best?.[0]);
-    this.write('.vv-verdict-of', best && other && Math.abs(best[2] - other[2]) < SAME ? words.same : '');
+    this.write('.vv-verdict-of', best && other && Math.abs(best[2] - other[2]) < SAME ? this.words.same : '');
   }
 
-  /** @param {[number, number]} grid @param {number} width */
-  sine(grid, width) {
-    const key = `${grid} ${width}`;
-    if (this.held?.key !== key) this.held = { key, positions: sinePositions(grid, width) };
-    return this.held.positions;
-  }
-
-  /** @param {Shown} state @param {any} words @param {Scene} scene @param {Lecture} lecture */
-  tokens({ query }, words, { manifest: { prefix, grid } }, { width }) {
+  /** @param {Shown} state @param {Scene} scene @param {Lecture} lecture */
+  tokens({ query }, { manifest: { prefix, grid } }, { width }) {
+    const { words } = this;
     const patches = grid[0] * grid[1];
     const at = query[0] * grid[1] + query[1];
     this.write('.vv-tokens-title', words.tokens, prefix.length + patches, width);
@@ -111,20 +96,18 @@ export class Positions extends Step {
     this.write('.vv-start', prefix.length ? filled(words.start, prefix.join(', ')) : words.alone);
   }
 
-  /**
-   * @param {Shown} state @param {any} words @param {import('../../../../web/draw/photo.js').Pane} pane
-   * @param {Table} table @param {[number, number]} grid
-   */
-  map(state, words, pane, table, grid) {
+  /** @param {Shown} state @param {import('../../../../web/draw/photo.js').Pane} pane @param {Table} table
+   * @param {[number, number]} grid */
+  map(state, pane, table, grid) {
     const values = positionSimilarity(table, state.query[0] * grid[1] + state.query[1]);
-    this.heat(pane, values, 0.9, { said: score, unit: words.unit, color: state.color ?? 'viridis', overlay: 'even' });
+    this.heat(pane, values, 0.9,
+      { said: score, unit: this.words.unit, color: state.color ?? 'viridis', overlay: 'even' });
   }
 
   /** Draw the maps of many positions, each at its position. @param {Table} table @param {[number, number]} grid
    * @param {string} color */
   wall(table, [rows, columns], color) {
-    if (this.walled === `${this.scene.id} ${color}`) return;
-    this.walled = `${this.scene.id} ${color}`;
+    if (!this.differs('wall', color)) return;
     const places = [rows, columns].map((count, axis) => {
       const tiles = Math.min(count, TILES[axis]);
       return Array.from({ length: tiles }, (_, n) => Math.round(((n + 0.5) / tiles) * count - 0.5));

@@ -28,17 +28,17 @@ export class Projection extends InBlock {
   /** @type {typeof InBlock.more} - the values of the block */
   static more = (block) => [['lecture', { block }]];
 
-  /** @param {import('./step.js').Shown} state @param {Record<string, string>} words @param {Scene} scene
-   * @param {import('./step.js').Lecture} lecture @param {Parts} parts @param {ArrayBuffer[]} files */
-  draw({ query, example }, words, scene, { width }, { heads, attended }, [values]) {
+  /** @param {import('./step.js').Shown} state @param {Scene} scene @param {import('./step.js').Lecture} lecture
+   * @param {Parts} parts @param {ArrayBuffer[]} files */
+  draw({ query, example }, scene, { width }, { heads, attended }, [values]) {
+    const { words } = this;
     const { manifest: { heads: count, width: d, prefix }, grid, answers } = scene;
     const table = this.page.tables[SIGNED];
     const held = answers.blocks[example.block]?.block;
-    this.label(words);
     this.write('.vv-outs', words.outs, count, d);
     this.write('.vv-joined-title', words.joined, count, d, count * d);
     if (held) this.join(count, table, Array.from({ length: count }, (_, head) => (
-      attend(held, parseValues(values), head, tokenOf(query, prefix, grid)).sum)), words);
+      attend(held, parseValues(values), head, tokenOf(query, prefix, grid)).sum)));
     this.write('.vv-matrix-title', words.matrix, count * d, width, count);
     paintSigned(this.find('.vv-head-matrix'), width, count, heads, table, reachOf(heads));
     this.write('.vv-sum-of', words.sum, score(lengthOf(attended)));
@@ -50,8 +50,8 @@ export class Projection extends InBlock {
   }
 
   /** Draw each head's output, and all of them in one row. @param {number} count @param {Uint32Array} table
-   * @param {Float64Array[]} outs @param {Record<string, string>} words */
-  join(count, table, outs, words) {
+   * @param {Float64Array[]} outs */
+  join(count, table, outs) {
     const joined = Float64Array.from(outs.flatMap((out) => [...out]));
     const reach = reachOf(joined);
     const place = this.find('.vv-head-rows');
@@ -61,7 +61,7 @@ export class Projection extends InBlock {
     }
     const total = lengthOf(joined) ** 2;
     [...place.children].forEach((row, head) => {
-      write(row.querySelector('span'), filled(words.head, head + 1));
+      write(row.querySelector('span'), filled(this.words.head, head + 1));
       write(row.querySelector('small'), percent(lengthOf(outs[head]) ** 2 / total));
       paintSigned(row.querySelector('canvas'), outs[head].length, 1, outs[head], table, reach);
     });

@@ -1,7 +1,7 @@
 // The first step of the lecture: the final answer, and how far one place sees in a convolution and in attention.
 import { outputs, percent } from '../../../../web/compute/format.js';
 import { tokenOf } from '../../../../web/compute/geometry.js';
-import { filled, named, tr, wordsOf } from '../../../../web/core/words.js';
+import { filled, named, tr } from '../../../../web/core/words.js';
 import { Step, slider } from './step.js';
 import { bars } from './tokens.js';
 
@@ -28,33 +28,36 @@ function isNear(place, [row, column], radius, columns) {
 
 export class QuestionStep extends Step {
   static html = HTML;
+  static step = 'question';
+  panes = ['[data-part="1"]', '.vv-flow[data-part="2"] > :first-child', '.vv-flow[data-part="2"] > :last-child']
+    .map((place) => this.photograph(`${place} .vv-pane`));
+
+  layer = 1;
 
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
-    this.panes = ['[data-part="1"]', '.vv-flow[data-part="2"] > :first-child', '.vv-flow[data-part="2"] > :last-child']
-      .map((place) => this.photograph(`${place} .vv-pane`));
-    this.layer = 1;
     this.onSlide('layer', (layer) => { this.layer = layer; });
   }
 
-  /** @param {Shown} state @param {Scene} scene */
-  render(state, scene) {
-    const words = wordsOf(state.lang).question;
-    const { manifest, grid, answers } = scene;
-    if (this.isNew(scene)) this.layer = 1;
-    const row = answers.map(this.layer - 1, 'mean', { token: tokenOf(state.query, manifest.prefix, grid),
-      direction: 'row' });
-    if (!this.differs(scene.id, state.lang, state.query, this.layer, Boolean(row), state.opacity)) return;
-    this.label(words);
-    this.slide('layer', this.layer, String(this.layer), manifest.depth);
-    for (const pane of this.panes) this.describe(pane, words.aria);
-    this.answer(words, manifest);
-    this.reach(state, words, scene, row);
+  open() {
+    this.layer = 1;
   }
 
-  /** @param {Record<string, string>} words @param {import('../../../../web/core/manifest.js').Manifest} manifest */
-  answer(words, manifest) {
+  /** @param {Shown} state @param {Scene} scene */
+  show(state, scene) {
+    const { manifest, grid, answers } = scene;
+    const row = answers.map(this.layer - 1, 'mean', { token: tokenOf(state.query, manifest.prefix, grid),
+      direction: 'row' });
+    if (!this.differs('all', state.query, this.layer, Boolean(row), state.opacity)) return;
+    this.slide('layer', this.layer, String(this.layer), manifest.depth);
+    this.answer(manifest);
+    this.reach(state, scene, row);
+  }
+
+  /** @param {import('../../../../web/core/manifest.js').Manifest} manifest */
+  answer(manifest) {
+    const { words } = this;
     const { predictions, labels, title } = manifest;
     this.write('.vv-task', predictions.length ? filled(words.task, labels.length) : filled(words.none, title));
     const number = outputs(manifest);
@@ -62,10 +65,9 @@ export class QuestionStep extends Step {
     this.find('[data-word=origin]').hidden = !predictions.length;
   }
 
-  /** @param {Shown} state @param {Record<string, string>} words @param {Scene} scene
-   * @param {Float32Array | null} row */
-  reach({ query, opacity }, words, { manifest: { prefix }, grid: [rows, columns] }, row) {
-    const [, local, global] = this.panes;
+  /** @param {Shown} state @param {Scene} scene @param {Float32Array | null} row */
+  reach({ query, opacity }, { manifest: { prefix }, grid: [rows, columns] }, row) {
+    const { words, panes: [, local, global] } = this;
     const places = Array.from({ length: rows * columns }, (_, place) => place);
     const outside = places.filter((place) => !isNear(place, query, this.layer, columns));
     local.mark(false, query);

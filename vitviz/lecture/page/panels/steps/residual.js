@@ -1,15 +1,13 @@
 // The residual stream: each block adds a vector to every token. The tokens grow, and lose the patch they began with.
 import { patchWords, score } from '../../../../web/compute/format.js';
 import { tokenOf } from '../../../../web/compute/geometry.js';
-import { filled, tr, wordsOf } from '../../../../web/core/words.js';
+import { filled, tr } from '../../../../web/core/words.js';
 import { LayersStep } from './layers_step.js';
 import { slider } from './step.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
 /** @typedef {import('./step.js').Scene} Scene */
 /** @typedef {import('./step.js').Lecture} Lecture */
-
-const EARLY = 0.25; // share of the depth; there, tokens are still similar to their patch embeddings
 
 const HTML = `
   <div class="vv-charts" data-part="1"></div><p class="vv-lost vv-grown" data-part="1"></p>
@@ -19,20 +17,19 @@ const HTML = `
 
 export class Residual extends LayersStep {
   static html = HTML;
+  static step = 'residual';
+  static typical = 0.25; // there, tokens are still similar to their patch embeddings
 
   /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */
-  render(state, scene, lecture) {
-    const words = wordsOf(state.lang).residual;
+  show(state, scene, lecture) {
+    const { words } = this;
     const { manifest: { depth, prefix }, grid } = scene;
-    const block = this.open(state, scene, EARLY);
+    const block = this.blockOf(state, depth);
     this.pane.mark(false, state.query);
-    if (!lecture) return;
-    if (!this.differs(scene.id, state.lang, state.query, block, state.opacity)) return;
-    this.label(words);
-    this.describe(this.pane, words.aria);
+    if (!lecture || !this.differs('all', state.query, block, state.opacity)) return;
     this.slide('layer', block + 1, String(block + 1), depth);
     const token = tokenOf(state.query, prefix, grid);
-    this.grown(state, words, lecture, token, depth);
+    this.grown(state, lecture, token, depth);
     const start = this.startOf(lecture, block);
     this.heat(this.pane, start.subarray(prefix.length), state.opacity, { said: score, unit: words.unit, range: [0, 1],
       overlay: 'even', title: filled(words.title, block + 1) });
@@ -47,8 +44,9 @@ export class Residual extends LayersStep {
   }
 
   /** Chart how long the token is before each block, and what each block adds. @param {Shown} state
-   * @param {Record<string, string>} words @param {Lecture} lecture @param {number} token @param {number} depth */
-  grown({ query }, words, { lengths, added }, token, depth) {
+   * @param {Lecture} lecture @param {number} token @param {number} depth */
+  grown({ query }, { lengths, added }, token, depth) {
+    const { words } = this;
     const tokens = lengths.length / depth;
     const of = (/** @type {Float32Array} */ all) => Array.from({ length: all.length / tokens },
       (_, block) => all[block * tokens + token]);

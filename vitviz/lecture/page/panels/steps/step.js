@@ -1,11 +1,12 @@
 // The base class of the lecture's steps: photographs with selectable patches, maps, sliders, and texts by language.
+// Each step has a method `show(state, scene, lecture)`, which draws what has changed, and may have a method
+// `open(scene)`, which resets it for a new photograph, model or size.
 import { percent } from '../../../../web/compute/format.js';
-import { tr } from '../../../../web/core/words.js';
+import { tr, wordsOf } from '../../../../web/core/words.js';
 import { chart, fill } from '../../../../web/draw/charts.js';
 import { SIGNED, SPOTLIGHT, indices, scaleOver } from '../../../../web/draw/color.js';
 import { Pane } from '../../../../web/draw/photo.js';
 import { write } from '../../../../web/draw/dom.js';
-import { Questions } from '../../../../web/effects/questions.js';
 import { Panel } from '../../../../web/panels/panel.js';
 
 /**
@@ -18,34 +19,31 @@ import { Panel } from '../../../../web/panels/panel.js';
 /** @typedef {import('../../compute/lecture_numbers.js').Lecture} Lecture */
 
 export class Step extends Panel {
-  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
-  constructor(root, page) {
-    super(root, page);
-    this.drawn = ''; // key of the drawn content, to skip redraws
-    /** @type {number | undefined} */
-    this.block = undefined; // the shown block, in steps with a choice of layers
-    this.photographs = /** @type {Pane[]} */ ([]);
-    this.asking = /** @type {Questions[]} */ ([]);
-  }
+  /** The name of the step, which is the key of its texts. */
+  static step = '';
+  /** The shown block, in steps with a choice of layers. @type {number | undefined} */
+  block = undefined;
+  /** @type {Pane[]} */
+  photographs = [];
+  /** The texts of the step. @type {any} */
+  words = {};
 
-  /** Return questions that stop when the step is left. */
-  newQuestions() {
-    const questions = new Questions(this.page.backend, this.page.changed);
-    this.asking.push(questions);
-    return questions;
-  }
-
-  /** Stop the step's questions; failed ones may be repeated. */
-  leave() {
-    for (const questions of this.asking) questions.stop();
-  }
-
-  /** Show a scene in all photographs; return whether it differs from the previous one. @param {Scene} scene */
-  isNew(scene) {
-    if (!super.isNew(scene)) return false;
-    for (const pane of this.photographs) pane.open(scene.image, scene.geometry, scene.grid);
-    this.drawn = '';
-    return true;
+  /**
+   * Show the step: after a change of photograph, model, size or language, everything is drawn again.
+   * @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture - null while it loads
+   * @returns {boolean | void} whether work is left for another frame
+   */
+  render(state, scene, lecture) {
+    const step = /** @type {any} */ (this);
+    const isOther = scene !== this.scene;
+    this.words = wordsOf(state.lang)[/** @type {typeof Step} */ (this.constructor).step];
+    if (this.isNew(scene, state.lang)) {
+      this.drawn = {};
+      this.label();
+    }
+    if (isOther) for (const pane of this.photographs) pane.open(scene.image, scene.geometry, scene.grid);
+    if (isOther) step.open?.(scene);
+    return step.show(state, scene, lecture);
   }
 
   /**
@@ -65,43 +63,31 @@ export class Step extends Panel {
     return pane;
   }
 
-  /** Return whether the content differs from what is drawn. @param {...unknown} facts */
-  differs(...facts) {
-    const key = facts.join('|');
-    if (key === this.drawn) return false;
-    this.drawn = key;
-    return true;
-  }
-
-  /** Write texts into the elements that have their names. @param {Record<string, any>} words - of the step */
-  label(words) {
-    /** @type {Record<string, any>} */
-    const texts = { layer: tr('layer-title'), input: tr('the-models-input'), ...words };
+  /** Write texts into the elements that have their names, and describe the photographs for screen readers. */
+  label() {
+    const texts = { layer: tr('layer-title'), input: tr('the-models-input'), ...this.words };
     for (const place of this.all('[data-word]')) {
       const text = texts[place.dataset.word];
       if (typeof text === 'string') write(place, text);
     }
-  }
-
-  /** Set the text that screen readers announce for a photograph. @param {Pane} pane @param {string} words */
-  describe(pane, words) {
-    if (pane.picture.getAttribute('aria-label') !== words) pane.picture.setAttribute('aria-label', words);
+    for (const { picture } of this.photographs) picture.setAttribute('aria-label', texts.aria);
   }
 
   /**
    * Draw numbers of the patches over a photograph, with their scale.
    * @param {Pane} pane @param {ArrayLike<number>} values @param {number} opacity
    * @param {{signed?: boolean, unit?: string, said?: (value: number) => string, title?: string, answer?: string,
-   *   color?: string, overlay?: string, range?: [number, number]}} [how]
+   *   color?: string, overlay?: string, range?: [number, number], smooth?: boolean, bare?: boolean,
+   *   gamma?: number}} [how]
    */
   heat(pane, values, opacity, { signed = false, unit = '', said = (value) => percent(value), title = '', answer = '',
-    color = SPOTLIGHT, overlay = 'spotlight', range } = {}) {
+    color = SPOTLIGHT, overlay = 'spotlight', range, smooth = false, bare = false, gamma = 1 } = {}) {
     const scale = range ? { vmin: range[0], vmax: range[1], signed } : scaleOver([values], signed);
     const index = new Uint8Array(values.length);
-    indices(values, scale, 1, index);
+    indices(values, scale, gamma, index);
     const colors = signed ? SIGNED : color;
-    pane.paint(index, this.page.tables[colors], { smooth: false, opacity, overlay, signed, color: colors });
-    pane.bar(this.page.colors[colors], 1, signed);
+    pane.paint(index, this.page.tables[colors], { smooth, opacity, overlay, signed, bare, color: colors });
+    pane.bar(this.page.colors[colors], gamma, signed);
     pane.label({ title, answer, low: said(scale.vmin), high: said(scale.vmax), unit });
   }
 
@@ -144,6 +130,9 @@ export class Step extends Panel {
     return { bar: of('quiet'), chosen: of('second'), line: of('hair') };
   }
 }
+
+/** Return the width of a model's input, relative to its height. @param {Scene['manifest']} manifest */
+export const shapeOf = ({ frame: [left, top, right, bottom] }) => (right - left) / (bottom - top);
 
 /** The HTML of a slider. @param {string} name @param {{min: number, max: number, step?: number}} range
  * @param {string} [part] - the screens that show it in full screen */

@@ -1,6 +1,5 @@
 // Training: the recorded accuracy of a small Vision Transformer after each epoch.
 import { percent } from '../../../../web/compute/format.js';
-import { wordsOf } from '../../../../web/core/words.js';
 import { Step } from './step.js';
 
 /** Validation accuracy of the bundled vit-cifar10 after each epoch of its two runs, in hundredths of a percent: the
@@ -17,12 +16,11 @@ const HTML = '<div class="vv-charts"></div><ul class="vv-steps-of" data-list></u
 
 export class Training extends Step {
   static html = HTML;
+  static step = 'training';
 
-  /** @param {import('./step.js').Shown} state @param {import('./step.js').Scene} scene */
-  render(state, scene) {
-    this.isNew(scene);
-    if (!this.differs(state.lang)) return;
-    const words = wordsOf(state.lang).training;
+  show() {
+    if (!this.differs('all')) return;
+    const { words } = this;
     const accuracy = [...FIRST, ...SECOND].map((hundredths) => hundredths / 1e4);
     const epochs = accuracy.map((_, place) => place + 1);
     this.find('.vv-steps-of').innerHTML = words.facts.map((/** @type {string} */ fact) => `<li>${fact}</li>`).join('');

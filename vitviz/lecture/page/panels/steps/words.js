@@ -26,32 +26,29 @@ const HTML = `
 
 export class WordsStep extends Step {
   static html = HTML;
+  static step = 'words';
+  questions = this.newQuestions();
+  panes = ['[data-part="1"] .vv-pane', '.vv-both > :first-child', '.vv-both > :nth-child(2)']
+    .map((place) => this.photograph(place));
 
-  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
-  constructor(root, page) {
-    super(root, page);
-    this.questions = this.newQuestions();
-    this.panes = ['[data-part="1"]', '.vv-both > :first-child', '.vv-both > :nth-child(2)'].map((place, at) => {
-      const own = (/** @type {Pair | null} */ patch) => patch && patchIn(patch, this.panes[at].grid, this.scene.grid);
-      return this.photograph(at ? place : `${place} .vv-pane`, { hover: (patch) => this.hover(own(patch), true),
-        pick: (patch) => page.store.dispatch({ type: 'pick', patch: own(patch), scene: this.scene.id }) });
-    });
-    this.row = new WordRow(this.find('.vv-words'), page);
-    /** @type {Maps | null} */
+  row = new WordRow(this.find('.vv-words'), this.page);
+  /** @type {Maps | null} */
+  offered = null;
+
+  open() {
     this.offered = null;
+    this.row.offer([]);
   }
 
   /** @param {Shown} state @param {Scene} scene */
-  render(state, scene) {
-    const words = wordsOf(state.lang).words;
+  show(state, scene) {
+    const { words } = this;
     const { captioned } = scene.manifest;
-    const isNew = this.isNew(scene);
     this.questions.want(scene, captioned ? [CAPTION] : []);
     const maps = captioned ? mapsOf(this.questions.answer(scene, CAPTION)) : null;
     this.showText('.vv-trouble', captioned ? this.questions.failure(scene, CAPTION) : words.none);
     for (const part of this.all('.vv-asked, .vv-path')) part.hidden = !maps;
-    for (const pane of this.panes) this.describe(pane, words.aria);
-    if (isNew || maps !== this.offered) this.row.offer(maps?.written.words ?? []);
+    if (maps !== this.offered) this.row.offer(maps?.written.words ?? []);
     this.offered = maps;
     if (!maps) return;
     const { grid, captioner: { merged } } = maps.written;
@@ -60,10 +57,9 @@ export class WordsStep extends Step {
     const word = Math.min(chosen, maps.written.words.length - 1);
     this.row.draw(state, scene, maps, word);
     this.merge(patchIn(state.query, scene.grid, grid), merged);
-    if (!this.differs(scene.id, state.lang, word, state.opacity)) return;
-    this.label(words);
-    this.path(words, scene, maps);
-    this.maps(words, maps, word, state);
+    if (!this.differs('all', word, state.opacity)) return;
+    this.path(scene, maps);
+    this.maps(maps, word, state);
   }
 
   /** Mark the patches of the image token at a place. @param {Pair} place @param {number} merged */
@@ -74,9 +70,9 @@ export class WordsStep extends Step {
       [row * merged + Math.floor(n / merged), column * merged + (n % merged)])), null);
   }
 
-  /** List the shapes from the patches to the next word. @param {Record<string, string>} words @param {Scene} scene
-   * @param {Maps} maps */
-  path(words, { manifest: { heads, width } }, { written, sizes }) {
+  /** List the shapes from the patches to the next word. @param {Scene} scene @param {Maps} maps */
+  path({ manifest: { heads, width } }, { written, sizes }) {
+    const { words } = this;
     const { grid, captioner: { merged, features, vocabulary } } = written;
     const [patch, tokens] = [heads * width, grid[0] * grid[1]];
     const sides = grid.map((side) => merged * side);
@@ -90,9 +86,10 @@ export class WordsStep extends Step {
     ].map(([name, shape, says]) => `<tr><th scope="row">${name}</th><td>${shape}</td><td>${says}</td></tr>`).join('');
   }
 
-  /** Draw the effects on a word beside the attention, and its probability. @param {Record<string, string>} words
-   * @param {Maps} maps @param {number} place @param {Shown} state */
-  maps(words, maps, place, { lang, opacity }) {
+  /** Draw the effects on a word beside the attention, and its probability. @param {Maps} maps @param {number} place
+   * @param {Shown} state */
+  maps(maps, place, { lang, opacity }) {
+    const { words } = this;
     const word = maps.written.words[place];
     const [effects, attention] = [maps.without(place), maps.ofAll(place)];
     const [, first, second] = this.panes;
