@@ -49,9 +49,10 @@ export function ramp(size) {
 
 /** Return a cached promise, or create it; rejected promises are not cached. @template T
  * @param {Map<string, Promise<T>>} cache @param {string} key @param {() => Promise<T>} make */
-function once(cache, key, make) {
+export function once(cache, key, make) {
   const promise = cache.get(key) ?? make();
-  cache.set(key, promise);
+  cache.delete(key);
+  cache.set(key, promise); // the most recently used entry is last
   promise.catch(() => cache.delete(key));
   return promise;
 }

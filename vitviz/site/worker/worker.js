@@ -7,7 +7,7 @@ import { cacheName } from './site_cache.js';
 import { learn, learned, sentence } from '../../web/core/words.js';
 import { explain, faithfulness, heads, intervene, rearrange } from './endpoints.js';
 import { blockFile, rolloutFile } from './files.js';
-import { Graphs, ramp } from './graphs.js';
+import { Graphs, once, ramp } from './graphs.js';
 import { descriptors, layers } from './layers.js';
 import { Stopped, Model } from './model.js';
 import { PhotographError, describeScene, prepareBlob } from './opening.js';
@@ -113,15 +113,6 @@ export function start(self, build, constants) {
         + `${about.title} incorrectly. Update the browser, or try another browser.`);
     }
     return model;
-  }
-
-  /** @template T @param {Map<string, Promise<T>>} cache @param {string} key @param {() => Promise<T>} make */
-  function once(cache, key, make) {
-    const promise = cache.get(key) ?? make();
-    cache.delete(key);
-    cache.set(key, promise); // the most recently used entry is last
-    promise.catch(() => cache.delete(key));
-    return promise;
   }
 
   /** @param {Question} question */

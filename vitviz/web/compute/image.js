@@ -1,4 +1,5 @@
-// Preprocess photographs like `vitviz.images.preprocess`: the same plan, and Pillow's resampling in integer arithmetic.
+// Preprocess photographs like `vitviz.images.preprocess`: the same plan, and Pillow's resampling.
+import { resample, taps } from './resample.js';
 
 /**
  * @typedef {object} Preprocess - see `vitviz.images.preprocess.Preprocess`
@@ -14,8 +15,6 @@
  */
 /** @typedef {{resized: [number, number], at: [number, number], size: [number, number]}} Plan - width and height of the
  * resized picture; left and top of it in the input; height and width of the input */
-
-const BITS = 22; // bits of a weight's fraction, as in Pillow
 
 /** Round half to even, as Python does. @param {number} value */
 export function round(value) {
@@ -55,74 +54,20 @@ export function plan(preprocess, w, h) {
   return { resized: [rw, rh], at: [-round((rw - width) / 2), -round((rh - height) / 2)], size: [height, width] };
 }
 
-/** @param {number} x */
-const sinc = (x) => (x === 0 ? 1 : Math.sin(Math.PI * x) / (Math.PI * x));
-
-/** @type {Record<string, {support: number, weight: (x: number) => number}>} */
-const FILTERS = {
-  bilinear: { support: 1, weight: (x) => Math.max(0, 1 - Math.abs(x)) },
-  bicubic: { support: 2, weight(x) {
-    const [a, t] = [-0.5, Math.abs(x)];
-    if (t < 1) return ((a + 2) * t - (a + 3)) * t * t + 1;
-    return t < 2 ? (((t - 5) * t + 8) * t - 4) * a : 0;
-  } },
-  lanczos: { support: 3, weight: (x) => (Math.abs(x) < 3 ? sinc(x) * sinc(x / 3) : 0) },
-};
-
-/**
- * For each number of a resized line, return the first source number and the weights from there on.
- * @param {number} from @param {number} to - lengths @param {string} interpolation
- */
-function taps(from, to, interpolation) {
-  const { support, weight } = FILTERS[interpolation];
-  const scale = from / to;
-  const wide = Math.max(scale, 1);
-  return Array.from({ length: to }, (_, place) => {
-    const middle = (place + 0.5) * scale;
-    const first = Math.max(0, Math.trunc(middle - support * wide + 0.5));
-    const last = Math.min(from, Math.trunc(middle + support * wide + 0.5));
-    const weights = Array.from({ length: last - first }, (__, i) => weight((i + first - middle + 0.5) / wide));
-    const sum = weights.reduce((total, each) => total + each, 0);
-    const whole = weights.map((each) => { // Pillow rounds half away from zero
-      const value = (each / sum) * 2 ** BITS;
-      return Math.trunc(value + (value < 0 ? -0.5 : 0.5));
-    });
-    return { first, weights: Int32Array.from(whole) };
-  });
-}
-
-/**
- * Resize `lines` lines of `from` numbers, which are `step` apart.
- * @param {Uint8Array} pixels @param {number} from @param {number} to @param {string} interpolation
- * @param {(place: number, at: number) => number} read @param {number} lines @param {Uint8Array} out
- */
-function resizeLines(pixels, from, to, interpolation, read, lines, out) {
-  const all = taps(from, to, interpolation);
-  const step = read(0, 1) - read(0, 0);
-  for (let line = 0, at = 0; line < lines; line += 1) {
-    for (let place = 0; place < to; place += 1, at += 1) {
-      const { first, weights } = all[place];
-      let sum = 2 ** (BITS - 1);
-      for (let i = 0, j = read(line, first); i < weights.length; i += 1, j += step) sum += pixels[j] * weights[i];
-      out[at] = Math.min(255, Math.max(0, sum >> BITS));
-    }
-  }
-}
-
 /**
  * Resize one channel, first to `rw` columns and then to `rh` rows, like Pillow.
  * @param {Uint8Array} plane - (h, w) @param {number} w @param {number} h @param {number} rw @param {number} rh
  * @param {string} interpolation @returns {Uint8Array} (rh, rw)
  */
-export function resizePlane(plane, w, h, rw, rh, interpolation) {
+function resizePlane(plane, w, h, rw, rh, interpolation) {
   let wide = plane;
   if (rw !== w) {
     wide = new Uint8Array(h * rw);
-    resizeLines(plane, w, rw, interpolation, (line, at) => line * w + at, h, wide);
+    resample(plane, taps(w, rw, interpolation), h, [w, 1], wide);
   }
   if (rh === h) return wide;
   const turned = new Uint8Array(rw * rh); // (rw, rh): column by column
-  resizeLines(wide, h, rh, interpolation, (line, at) => at * rw + line, rw, turned);
+  resample(wide, taps(h, rh, interpolation), rw, [1, rw], turned);
   const out = new Uint8Array(rh * rw);
   for (let y = 0, i = 0; y < rh; y += 1) for (let x = 0; x < rw; x += 1, i += 1) out[i] = turned[x * rh + y];
   return out;

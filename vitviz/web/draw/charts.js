@@ -133,45 +133,54 @@ export const layerChart = ({ title, names, readings, read, range, number }) => (
       tr('pair-sentence', name, listed(read.map((row) => number(row[place]))))))) }, width);
 };
 
+/** A dot, its title and its attributes. @typedef {{x: number, y: number, name: string, data: string}} Point */
+
+/**
+ * Draw the frame of a chart with dots in it.
+ * @param {Parameters<typeof frame>[0]} options @param {number} width @param {ReturnType<typeof axes>} place
+ * @param {Point[]} points @param {[at: number, text: string][]} ticks - of the horizontal axis
+ * @param {string} [below] - what is drawn below the dots
+ */
+function dotted(options, width, place, points, ticks, below = '') {
+  const names = ticks.map(([at, text]) => `<text x="${place.px(at).toFixed(1)}" y="${place.height - 21}"
+    text-anchor="middle">${escaped(text)}</text>`);
+  const marks = points.map(({ x, y, name, data }) => `<circle class="vv-dot" r="4.5" cx="${place.px(x).toFixed(1)}"
+    cy="${place.py(y).toFixed(1)}" ${data}><title>${escaped(name)}</title></circle>`);
+  const inside = [...names, below, ...marks].join('');
+  return `${frame({ ...options, kind: ' vv-dots' }, width, place, inside)}</figure>`;
+}
+
 /**
  * A dot for each head: its layer on the horizontal axis, its number on the vertical axis.
  * @param {{title: string, across: string, values: (number | null)[][], range: [number, number],
  *   units: (value: number) => string, words: string}} options
  * @param {number} [width] - in pixels
  */
-export function dots({ title, across, values, range, units, words }, width = NARROW) {
+export function dots({ values, ...options }, width = NARROW) {
+  const { range, units } = options;
   const depth = values.length;
-  const place = axes(width, [-0.5, depth - 0.5], range, units);
-  const marks = values.flatMap((row, layer) => row.map((value, head) => (Number.isFinite(value) ? `<circle
-    class="vv-dot" r="4.5" cx="${place.px(layer).toFixed(1)}" cy="${place.py(Number(value)).toFixed(1)}"
-    data-place="${layer},${head}"><title>${
-    escaped(tr('pair', placeWords(layer, head), units(Number(value))))}</title
-    ></circle>` : '')));
   const every = Math.ceil(depth / Math.floor(width / LABEL));
-  const names = values.map((_, layer) => (layer % every ? '' : `<text x="${place.px(layer).toFixed(1)}"
-    y="${place.height - 21}" text-anchor="middle">${layer + 1}</text>`));
-  const inside = `${names.join('')}${marks.join('')}`;
-  return `${frame({ title, across, words, units, range, kind: ' vv-dots' }, width, place, inside)}</figure>`;
+  const points = values.flatMap((row, layer) => row.flatMap((y, head) => (y === null || !Number.isFinite(y) ? []
+    : [{ x: layer, y, data: `data-place="${layer},${head}"`, name: tr('pair', placeWords(layer, head), units(y)) }])));
+  const ticks = values.map((_, layer) => /** @type {[number, string]} */ ([layer, String(layer + 1)]));
+  return dotted(options, width, axes(width, [-0.5, depth - 0.5], range, units), points,
+    ticks.filter(([layer]) => layer % every === 0));
 }
 
 /**
  * A dot for each pair of numbers, and the diagonal on which both are equal.
- * @param {{title: string, across: string, up: string, points: {x: number, y: number, name: string, data: string}[],
- *   units: (value: number) => string, words: string}} options - `name` and `data`: title and attributes of a dot
+ * @param {{title: string, across: string, up: string, points: Point[], units: (value: number) => string,
+ *   words: string}} options
  * @param {number} [width] - in pixels
  */
-export function scatter({ title, across, up, points, units, words }, width = NARROW) {
+export function scatter({ points, ...options }, width = NARROW) {
+  const { up, units } = options;
   const all = points.flatMap(({ x, y }) => [x, y]);
   const range = /** @type {[number, number]} */ ([Math.min(0, ...all), Math.max(0, ...all)]);
   const place = axes(width, range, range, units, up);
-  const at = (/** @type {number} */ x, /** @type {number} */ y) => [place.px(x), place.py(y)].map((v) => v.toFixed(1));
-  const diagonal = `<path class="vv-rule" d="M${at(range[0], range[0])}L${at(range[1], range[1])}"/>`;
-  const names = roundNumbers(range).map((value) => `<text x="${place.px(value)}" y="${place.height - 21}"
-    text-anchor="middle">${escaped(units(value))}</text>`);
-  const marks = points.map(({ x, y, name, data }) => `<circle class="vv-dot" r="4.5" cx="${at(x, y)[0]}"
-    cy="${at(x, y)[1]}" ${data}><title>${escaped(name)}</title></circle>`);
-  const inside = `${names.join('')}${diagonal}${marks.join('')}`;
-  return `${frame({ title, across, up, words, units, range, kind: ' vv-dots' }, width, place, inside)}</figure>`;
+  const [from, to] = range.map((end) => `${place.px(end).toFixed(1)} ${place.py(end).toFixed(1)}`);
+  return dotted({ ...options, range }, width, place, points,
+    roundNumbers(range).map((value) => [value, units(value)]), `<path class="vv-rule" d="M${from}L${to}"/>`);
 }
 
 /**

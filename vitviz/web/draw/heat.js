@@ -3,61 +3,11 @@
 // Smooth means bilinear between *indices*, coloured afterwards, like Pillow in vitviz.draw.overlay. A canvas would mix
 // colours instead, and mixtures of viridis colours are not in viridis.
 import { patchEdges } from '../compute/geometry.js';
+import { BITS, HALF, resample, taps } from '../compute/resample.js';
 
 /** @typedef {import('../compute/geometry.js').Geometry} Geometry */
 
-const BITS = 22; // fixed point of the weights, as in Pillow: 255 weights fit 31 bits
-const HALF = 1 << (BITS - 1);
-
-/**
- * Plan the resampling of one axis: every pixel is a weighted sum of `count` patches, starting at `first`.
- * @param {number} inside - number of patches
- * @param {number} low - start of the picture, in patches
- * @param {number} high - end of the picture
- * @param {number} outside - number of pixels
- * @returns {{first: Int32Array, count: Int32Array, weights: Int32Array, most: number}} weights (outside, most)
- */
-function taps(inside, low, high, outside) {
-  const begin = Math.fround(low); // Pillow reads the box in single precision
-  const scale = Math.fround(Math.fround(high) - begin) / outside;
-  const support = Math.max(scale, 1); // a triangle as wide as a patch, or as a pixel if that is larger
-  const most = Math.ceil(support) * 2 + 1;
-  const first = new Int32Array(outside);
-  const count = new Int32Array(outside);
-  const weights = new Int32Array(outside * most);
-  const exact = new Float64Array(most);
-  for (let i = 0; i < outside; i += 1) {
-    const center = begin + (i + 0.5) * scale;
-    first[i] = Math.max(0, Math.trunc(center - support + 0.5));
-    count[i] = Math.min(inside, Math.trunc(center + support + 0.5)) - first[i];
-    let sum = 0;
-    for (let k = 0; k < count[i]; k += 1) {
-      exact[k] = Math.max(0, 1 - Math.abs((k + first[i] - center + 0.5) / support));
-      sum += exact[k];
-    }
-    for (let k = 0; k < count[i]; k += 1) weights[i * most + k] = Math.trunc(0.5 + (exact[k] / sum) * 2 ** BITS);
-  }
-  return { first, count, weights, most };
-}
-
 /** @typedef {ReturnType<typeof taps>} Taps */
-
-/**
- * Resample rows: (rows, from) bytes to (rows, to).
- * @param {Uint8Array} input @param {number} rows @param {number} from @param {Taps} plan @param {Uint8Array} out
- * @param {number} to
- */
-function across(input, rows, from, plan, out, to) {
-  const { first, count, weights, most } = plan;
-  for (let y = 0; y < rows; y += 1) {
-    for (let x = 0; x < to; x += 1) {
-      let sum = HALF;
-      const at = y * from + first[x];
-      for (let k = 0; k < count[x]; k += 1) sum += input[at + k] * weights[x * most + k];
-      out[y * to + x] = sum >> BITS;
-    }
-  }
-}
 
 /**
  * Colour one line of the enlarged map into `out`, from at most `count` lines of `input` (rows, width).
@@ -119,8 +69,8 @@ export class Heat {
       const place = (edge, start, step, count) => Math.min(count + 2, Math.max(0, 1 + (edge - start) / step));
       const [x0, y0, x1, y1] = this.region;
       this.plans = {
-        x: taps(gw + 2, place(x0, left, dx, gw), place(x1, left, dx, gw), this.width),
-        y: taps(gh + 2, place(y0, top, dy, gh), place(y1, top, dy, gh), this.height),
+        x: taps(gw + 2, this.width, 'bilinear', [place(x0, left, dx, gw), place(x1, left, dx, gw)]),
+        y: taps(gh + 2, this.height, 'bilinear', [place(y0, top, dy, gh), place(y1, top, dy, gh)]),
         padded: new Uint8Array((gh + 2) * (gw + 2)),
         wide: new Uint8Array((gh + 2) * this.width),
       };
@@ -163,7 +113,7 @@ export class Heat {
       const to = r * (gw + 2);
       for (let c = 0; c < gw + 2; c += 1) padded[to + c] = index[from + Math.min(gw - 1, Math.max(0, c - 1))];
     }
-    across(padded, gh + 2, gw + 2, x, wide, this.width);
+    resample(padded, x, gh + 2, [gw + 2, 1], wide);
     for (let row = 0; row < this.height; row += 1) {
       line(wide, this.width, y, row, table, out, (this.ys[0] + row) * this.image[0] + this.xs[0]);
     }

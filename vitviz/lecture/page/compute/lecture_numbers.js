@@ -1,5 +1,6 @@
 // Compute the lecture's numbers, from the model's input to patches, tokens and the output of one head. No DOM.
 // Shapes: H heads, N tokens = P prefix tokens followed by gh x gw patches, D width, d head width, p patch size.
+import { dot } from '../../../web/compute/components.js';
 import { normalized } from '../../../web/compute/image.js';
 import { floatsOf, readTensors } from './tensors.js';
 
@@ -190,17 +191,14 @@ export function costOf(lecture, tokens) {
 
 /** The Euclidean norm. @param {ArrayLike<number>} numbers */
 export function lengthOf(numbers) {
-  let sum = 0;
-  for (let i = 0; i < numbers.length; i += 1) sum += numbers[i] ** 2;
-  return Math.sqrt(sum);
+  return Math.sqrt(dot(numbers, numbers));
 }
 
 /** Mean and standard deviation of all numbers, as a norm computes them. @param {ArrayLike<number>} numbers */
 export function momentsOf(numbers) {
   const mean = sumOf(numbers) / numbers.length;
-  let squares = 0;
-  for (let i = 0; i < numbers.length; i += 1) squares += (numbers[i] - mean) ** 2;
-  return { mean, deviation: Math.sqrt(squares / numbers.length) };
+  const centered = Float64Array.from(numbers, (value) => value - mean);
+  return { mean, deviation: lengthOf(centered) / Math.sqrt(numbers.length) };
 }
 
 /**
@@ -296,13 +294,6 @@ export function roundedToSum(numbers, decimals) {
 export function sumOf(numbers) {
   let sum = 0;
   for (let i = 0; i < numbers.length; i += 1) sum += numbers[i];
-  return sum;
-}
-
-/** @param {ArrayLike<number>} a @param {ArrayLike<number>} b */
-function dot(a, b) {
-  let sum = 0;
-  for (let i = 0; i < a.length; i += 1) sum += a[i] * b[i];
   return sum;
 }
 
