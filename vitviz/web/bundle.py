@@ -36,7 +36,7 @@ AMBER = ((29, 26, 22), (245, 183, 0), (255, 246, 219))  # the colors of small ma
 COLOR_MAPS = ("viridis", "magma", "inferno", "plasma", "cividis", "turbo", "gray")
 
 _IMPORT = re.compile(r"^import\s*\{([^}]*)\}\s*from\s*'(\.[\w./]+\.js)';\n", re.MULTILINE)
-_JSON = re.compile(r"^import (\w+) from '(\.[\w./]+\.json)' with \{ type: 'json' \};\n", re.MULTILINE)
+_DATA = re.compile(r"^import (\w+) from '(\.[\w./]+\.(?:json|html))' with \{ type: '(json|text)' \};\n", re.MULTILINE)
 _TEXT = re.compile(r'\bdata-tr(?:-([a-z-]+))?="([\w-]+)"')
 _EXPORT = re.compile(r"^export (?:async )?(?:function|class|const|let) (\w+)", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]*(?:/\*\*(?:(?!\*/).)*\*/|//[^\n]*)\n", re.MULTILINE | re.DOTALL)  # whole lines
@@ -127,10 +127,11 @@ def _collect(name: str, bodies: dict[str, str], path: tuple[str, ...]) -> None:
         return f"const {{{match[1].replace(' as ', ': ')}}} = modules['{_resolve(name, match[2])}'];\n"
 
     def data(match: re.Match[str]) -> str:
-        return f"const {match[1]} = {(PACKAGE / _resolve(name, match[2])).read_text(encoding='utf-8').strip()};\n"
+        content = (PACKAGE / _resolve(name, match[2])).read_text(encoding="utf-8").strip()
+        return f"const {match[1]} = {content if match[3] == 'json' else json.dumps(content)};\n"
 
     exported = _EXPORT.findall(text)
-    body = _COMMENT.sub("", _JSON.sub(data, _IMPORT.sub(bound, text)))
+    body = _COMMENT.sub("", _DATA.sub(data, _IMPORT.sub(bound, text)))
     body = re.sub(r"^export ", "", body, flags=re.MULTILINE)
     if left := _LEFT.search(body):
         raise BundleError(

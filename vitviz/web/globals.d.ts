@@ -1,3 +1,8 @@
+declare module '*.html' {
+  const text: string;
+  export default text;
+}
+
 interface Window {
   vitviz: ReturnType<typeof import('./page.js').mount>;
 }

@@ -1,6 +1,6 @@
 // The steps of the lecture in order: the only list of them. `name` is also the name of the module in panels/steps/, of
 // the texts in core/en.json and of the Markdown file in vitviz/lecture/ (Python reads the names from here); `parts`
-// is the number of screens in full screen, which `data-part` in the module's HTML refers to; `of` is the part of the
+// is the number of screens in full screen, which `data-part` in panels/lecture.html refers to; `of` is the part of the
 // ribbon that the step belongs to; `short` marks the steps of the short lecture.
 export const LECTURE = Object.freeze([
   { name: 'question', parts: 2, of: 'photo', short: true },

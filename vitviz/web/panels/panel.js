@@ -128,6 +128,14 @@ export class Panel {
     store.dispatch({ type: 'hover', pointer: patch && this.scene
       && { scene: this.scene.id, pane: store.get().pane, query: queries ? patch : null, patch, over: true } });
   }
+
+  /** Return the usual events of a photograph, whose patches become the query.
+   * @returns {import('../draw/photo.js').Events} */
+  paneEvents() {
+    const { store, changed } = this.page;
+    return { hover: (patch) => this.hover(patch, true), lift: () => store.dispatch({ type: 'lift' }), resized: changed,
+      pick: (patch) => store.dispatch({ type: 'pick', patch, scene: this.scene.id }) };
+  }
 }
 
 /** Show one photograph or two. @param {any} panel - Explore or Explain @param {boolean} two @param {number} active */

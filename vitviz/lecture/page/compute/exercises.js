@@ -385,8 +385,7 @@ function explanation(numbers) {
   const [rollout, gae] = answers.map(({ values }) => /** @type {number[]} */ (values));
   const count = rollout.length;
   const top = Math.max(1, Math.floor(count / TOP));
-  const [own, others] = [rollout, gae].map((values) => (
-    strongestFirst(values).slice(0, top)));
+  const [own, others] = [rollout, gae].map((values) => strongestFirst(values).slice(0, top));
   const rank = Math.round(ranks(gae)[own[0]]);
   return [
     number(numbers, (top * top) / count, [top, count], [own.filter((place) => others.includes(place)).length]),

@@ -15,25 +15,9 @@ import { Panel } from '../../../web/panels/panel.js';
 /** @typedef {import('../compute/exercises.js').Kind} Kind */
 /** @typedef {import('../../../web/core/state.js').State & {lang: string}} Shown */
 
-/** The fields of the answers. @type {Record<Kind, string>} */
-const FIELDS = {
-  number: `<label><span data-word="yours"></span> <input type="text" name="number" inputmode="decimal"
-    autocomplete="off"></label>`,
-  choice: '<div class="vv-choices" role="radiogroup"></div>',
-  patch: '<figure class="vv-pane vv-plain"></figure><p class="vv-picked"></p>',
-};
-const KINDS = /** @type {Kind[]} */ (Object.keys(FIELDS));
-
-const HTML = `<summary></summary><p class="vv-trouble" role="status" hidden></p>
-  ${KINDS.map((kind) => `<form data-kind="${kind}" hidden><p class="vv-asked"></p>${FIELDS[kind]}<div class="vv-row"
-    ><button data-word="check"></button><button type="button" data-do="solve" data-word="solve" hidden></button></div>
-    <p class="vv-verdict" role="status"></p></form>`).join('')}
-  <div class="vv-row"><button type="button" data-do="numbers" data-word="numbers"></button><button type="button"
-    data-do="print" data-word="print"></button></div>`;
+const KINDS = /** @type {Kind[]} */ (['number', 'choice', 'patch']);
 
 export class Exercises extends Panel {
-  static html = HTML;
-
   /** @param {HTMLDetailsElement} root @param {import('../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
     super(root, page);

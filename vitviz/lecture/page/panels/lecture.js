@@ -33,6 +33,7 @@ import { Residual } from './steps/residual.js';
 import { Training } from './steps/training.js';
 import { WordsStep } from './steps/words.js';
 import { Panel } from '../../../web/panels/panel.js';
+import HTML from './lecture.html' with { type: 'text' };
 
 /** @typedef {import('../../../web/core/state.js').State} State */
 /** @typedef {import('../../../web/effects/scene.js').Scene} Scene */
@@ -47,22 +48,6 @@ const KINDS = { question: QuestionStep, pixels: Pixels, patches: Patches, embedd
 /** @type {import('../../../web/effects/questions.js').Question} */
 const ASK = ['lecture', {}];
 const LEAST = 60; // minimum height of a picture in full screen, in pixels
-
-const HTML = `
-  <nav class="vv-ribbon"></nav>
-  <div class="vv-buttons"><span class="vv-paths" role="group">${['full', 'short'].map((path) => `<button type="button"
-    data-path="${path}"></button>`).join('')}</span><button type="button" data-go="-1"></button><span class="vv-place"
-    ></span><button type="button" data-go="1"></button><button type="button" data-go="qr" data-needs="link"></button
-    ><button type="button" data-go="save" data-needs="page"></button
-    ><button type="button" data-go="notes" aria-pressed="false"></button></div>
-  <div class="vv-text"><h2></h2><div class="vv-notes"><div class="vv-body"></div>
-    <details class="vv-question"><summary></summary><div></div></details></div>
-    <details class="vv-exercises" hidden></details></div>
-  <div class="vv-steps">${LECTURE.map((_, at) => `<section class="vv-step" data-of="${at + 1}" hidden></section>`)
-    .join('')}<p class="vv-waits vv-quiet" hidden></p>
-    <p class="vv-trouble" role="status" hidden></p></div>
-  <dialog class="vv-qr"><h2></h2><div class="vv-code"></div><p class="vv-address"></p><p class="vv-quiet"></p>
-    <form method="dialog"><button></button></form></dialog>`;
 
 export class Lecture extends Panel {
   static html = HTML;

@@ -7,7 +7,7 @@ import { filled } from '../../../../web/core/words.js';
 import { write } from '../../../../web/draw/dom.js';
 import { roving } from '../../../../web/draw/roving.js';
 import { Strip } from '../../draw/strip.js';
-import { Step, slider } from './step.js';
+import { Step } from './step.js';
 import { decimal, patchAt, sumWords, tokenWords } from './tokens.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
@@ -15,47 +15,13 @@ import { decimal, patchAt, sumWords, tokenWords } from './tokens.js';
 /** @typedef {import('../../compute/lecture_numbers.js').Head} Head */
 /** @typedef {'scaled' | 'weights' | 'given'} Kind - of a map */
 
-/** @type {Kind[]} */
-const KINDS = ['scaled', 'weights', 'given'];
 const ROWS = 7; // tokens with their own row; the rest are summed
 const TERMS = 4; // terms of a sum that are written out
 const GUESS = 1; // the screen of the guess, in full screen
 const FIRST = 3; // the screen of the first products
 const SOFTMAX = 7; // the screen of the sliders
-const HOT = 1; // range of the sliders, as powers of ten
-
-const HTML = `
-  <div class="vv-half"><div class="vv-row vv-which">
-      <label><span data-word="layer"></span> <select data-field="layer"></select></label>
-      <label><span data-word="head"></span> <select data-field="head"></select></label></div>
-    <p class="vv-guess" role="status"></p><div class="vv-row vv-offscreen"><button type="button" data-do="guess"
-      data-word="guessFirst"></button></div>
-    <div class="vv-row vv-maps vv-offscreen" role="group"><span data-word="map"></span>${KINDS.map((kind) => (
-    `<button type="button" data-kind="${kind}" data-word="${kind}"></button>`)).join('')}</div>
-    <figure class="vv-pane"></figure><p class="vv-trouble" role="status" hidden></p></div>
-  <div class="vv-half vv-work" data-part="3 4 5 6 7">
-    <div class="vv-half" data-part="3 4"><h3>1 · <span data-word="first"></span></h3>
-    <div class="vv-strips"><small class="vv-of-query"></small><div class="vv-q"></div>
-      <small class="vv-of-key"></small><div class="vv-k"></div>
-      <small data-word="product"></small><div class="vv-p"></div></div>
-    <div class="vv-row"><button type="button" data-do="product" data-word="next"></button><button type="button"
-      data-do="products" data-word="allProducts" data-part="4"></button></div>
-    <p class="vv-sum vv-dot-sum"></p></div>
-    <div class="vv-half" data-part="5"><h3>2 · <span data-word="second"></span></h3>
-    <div class="vv-strips"><small data-word="all"></small><div class="vv-a"></div></div>
-    <p class="vv-sum vv-softmax-sum"></p>
-    <div><table class="vv-table-sum"><thead></thead><tbody></tbody><tfoot></tfoot></table></div></div>
-    <div class="vv-half" data-part="6"><h3>3 · <span data-word="third"></span></h3>
-    <div class="vv-strips"><small data-word="out"></small><div class="vv-z"></div></div>
-    <p class="vv-sum vv-value-sum"></p></div>
-    <div class="vv-half" data-part="7"><h3 data-word="tuned"></h3>
-    ${slider('scale', { min: -HOT, max: HOT, step: 0.05 })}${slider('temperature', { min: -HOT, max: HOT, step: 0.05 })}
-    <div class="vv-strips"><small data-word="all"></small><div class="vv-t"></div></div>
-    <p class="vv-sum vv-tuned-sum"></p></div>
-  </div>`;
 
 export class Attention extends Step {
-  static html = HTML;
   static step = 'attention';
   questions = this.newQuestions();
   pane = this.photograph('.vv-pane', { hover: (patch) => patch && !this.hides && this.look(this.tokenOf(patch)),

@@ -7,13 +7,7 @@ import { Step } from './step.js';
 /** @typedef {import('./step.js').Scene} Scene */
 /** @typedef {import('./step.js').Lecture} Lecture */
 
-const HTML = `
-  <div class="vv-flow"><div><figure class="vv-pane vv-plain"></figure
-    ><p class="vv-lost vv-final" data-same="answer"></p></div>
-    <div><table class="vv-path"><tbody></tbody></table></div></div>`;
-
 export class Closing extends Step {
-  static html = HTML;
   static step = 'closing';
   pane = this.photograph('.vv-pane');
 

@@ -3,26 +3,13 @@ import { percent, score } from '../../../../web/compute/format.js';
 import { filled, tr } from '../../../../web/core/words.js';
 import { paintBars } from '../../draw/pixels.js';
 import { LayersStep } from './layers_step.js';
-import { slider } from './step.js';
 import { among } from './tokens.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
 /** @typedef {import('./step.js').Scene} Scene */
 /** @typedef {import('./step.js').Lecture} Lecture */
 
-const HTML = `
-  <div class="vv-flow" data-part="1"><div><h3 class="vv-start-title"></h3><canvas class="vv-bars-of"
-    data-same="cls"></canvas></div>
-    <div class="vv-charts"></div></div>
-  <div class="vv-flow vv-big-first" data-part="2">
-    <div>${slider('layer', { min: 1, max: 12 })}<figure class="vv-pane"></figure></div>
-    <div><h3 class="vv-shares-title"></h3><ol class="vv-shares vv-large"></ol><p class="vv-size" data-word="row"></p
-      ></div>
-  </div>
-  <div data-part="3"><h3 class="vv-wall-title"></h3><div class="vv-layer-wall" data-same="wall"></div></div>`;
-
 export class ClassToken extends LayersStep {
-  static html = HTML;
   static step = 'cls';
 
   /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */

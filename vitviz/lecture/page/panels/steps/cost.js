@@ -5,27 +5,17 @@ import { costOf } from '../../compute/lecture_numbers.js';
 import { integer } from '../../../../web/core/figures.js';
 import { filled } from '../../../../web/core/words.js';
 import { paintMap } from '../../draw/pixels.js';
-import { Step, slider } from './step.js';
+import { Step } from './step.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
 /** @typedef {import('./step.js').Scene} Scene */
 /** @typedef {import('./step.js').Lecture} Lecture */
 
 const MAX_SIDE = 400; // rows and columns of the drawn matrix
-const SIDES = [1, 6]; // range of the input's side, relative to the model's
-const HTML = `
-  <div class="vv-flow" data-part="1">
-    <div><h3 class="vv-matrix-title"></h3><div class="vv-box"><canvas class="vv-square"></canvas></div></div>
-    <div><ol class="vv-steps-of"></ol></div>
-  </div>
-  <div data-part="2">${slider('side', { min: SIDES[0], max: SIDES[1], step: 0.25 })}<div class="vv-charts"></div>
-    <p class="vv-lost vv-share-of"></p></div>`;
-
 /** @param {number} value */
 const many = (value) => integer(Math.round(value));
 
 export class Cost extends Step {
-  static html = HTML;
   static step = 'cost';
   side = 2; // of the input, relative to the model's
 
@@ -76,7 +66,8 @@ export class Cost extends Step {
    * @param {number} prefix */
   growth(lecture, patches, prefix) {
     const { words } = this;
-    const x = Array.from({ length: 21 }, (_, i) => SIDES[0] + (i * (SIDES[1] - SIDES[0])) / 20);
+    const { min, max } = this.find('[data-slide=side]');
+    const x = Array.from({ length: 21 }, (_, i) => Number(min) + (i * (max - min)) / 20);
     const at = (/** @type {number} */ side) => costOf(lecture, Math.round(patches * side ** 2) + prefix);
     const costs = x.map(at);
     const { tokens, pairs, rest } = at(this.side);

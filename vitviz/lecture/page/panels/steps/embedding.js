@@ -13,26 +13,7 @@ import { Step } from './step.js';
 
 const TILE = 22; // minimum CSS pixels per filter
 const MAX_FILTERS = 32; // filters per row
-const HTML = `
-  <div class="vv-flow vv-big-first" data-part="1 2">
-    <div><h3 class="vv-map-title"></h3><figure class="vv-pane vv-unnamed"></figure></div>
-    <div><div data-part="1"><h3 class="vv-sum-title"></h3>
-      <div class="vv-product">
-        <div><canvas class="vv-patch" data-same="token"></canvas><p class="vv-size" data-word="patch"></p></div><b>×</b>
-        <div><canvas class="vv-filter"></canvas><p class="vv-size" data-word="filter"></p></div><b>=</b>
-        <div><canvas class="vv-terms"></canvas><p class="vv-size" data-word="terms"></p></div>
-      </div>
-      <p class="vv-adds"></p></div>
-      <div data-part="2"><h3 class="vv-vector-title"></h3><canvas class="vv-bars-of" data-same="token" tabindex="0"
-        role="slider" data-arrows></canvas></div>
-    </div>
-  </div>
-  <h3 class="vv-wall-title" data-part="3"></h3><div class="vv-box" data-part="3"><div class="vv-framed"
-    ><canvas class="vv-filters"></canvas><i class="vv-here"></i></div></div>
-  <p class="vv-missing vv-quiet" data-part="3"></p>`;
-
 export class Embedding extends Step {
-  static html = HTML;
   static step = 'embedding';
   pane = this.photograph('.vv-pane');
   filter = -1; // index among the loaded filters; -1: the one with the largest response to the patch

@@ -5,7 +5,7 @@ import { disagreement, ranks } from '../../compute/lecture_numbers.js';
 import { filled, named, tr, translated } from '../../../../web/core/words.js';
 import { fill } from '../../../../web/draw/charts.js';
 import { write } from '../../../../web/draw/dom.js';
-import { Step, slider } from './step.js';
+import { Step } from './step.js';
 import { bars, decimal, patchAt } from './tokens.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
@@ -16,19 +16,6 @@ import { bars, decimal, patchAt } from './tokens.js';
 const METHODS = ['rollout', 'gae'];
 const NAMES = ['Rollout', 'GAE'];
 const EXAMPLE = 'Dog'; // its prediction changes most without the patches that GAE ranks highest
-
-const HTML = `
-  <div class="vv-both" data-part="1 2 3"><figure class="vv-pane"></figure><figure class="vv-pane"></figure></div>
-  <p class="vv-trouble" role="status" hidden></p><p class="vv-note" role="status"></p>
-  <div class="vv-two-halves" data-part="2 3"><div class="vv-half vv-apart" data-part="2"><h3 data-word="found"></h3
-    ><p class="vv-alike"></p><ol></ol></div>
-    <div class="vv-half" data-part="3"><div class="vv-row"><button type="button" data-do="insert"></button></div>
-      <div class="vv-charts"></div><p class="vv-areas"></p></div></div>
-  <div class="vv-flow vv-big-first vv-hide" data-part="4"><div><figure class="vv-pane vv-plain"></figure></div>
-    <div><h3 data-word="hide"></h3>${slider('hidden', { min: 1, max: 50 })}<ol class="vv-shares vv-large"
-      data-same="answer"></ol>
-      <p class="vv-size vv-says"></p><div class="vv-row vv-offered"><button type="button" data-do="example"></button
-      ></div></div></div>`;
 
 /** Patches in a fixed order that looks random. @param {number} patches */
 function scattered(patches) {
@@ -44,7 +31,6 @@ function around(place, [rows, columns]) {
 }
 
 export class Explanation extends Step {
-  static html = HTML;
   static step = 'explanation';
   maps = this.newQuestions();
   tests = this.newQuestions();
@@ -195,8 +181,7 @@ export class Explanation extends Step {
     this.write('.vv-alike', words.alike, decimal(correlation));
     this.find('.vv-apart ol').innerHTML = patches.map((patch, place) => {
       const [ours, theirs] = [first[patch], second[patch]].map(Math.round);
-      const sentence = filled(words.differ, place + 1, patchWords(patchAt(patch, scene)), ours, first.length,
-        theirs);
+      const sentence = filled(words.differ, place + 1, patchWords(patchAt(patch, scene)), ours, first.length, theirs);
       const [best] = scene.manifest.predictions;
       const gone = lost[place]?.classes.find((/** @type {any[]} */ [label]) => label === best[0]);
       const share = (/** @type {number} */ value) => percent(value, 4).replace(' ', '\u00a0'); // without a line break

@@ -1,7 +1,7 @@
 // All heads of all layers, their attention distances, and the kinds of heads in this model.
 import { score, whole } from '../../../../web/compute/format.js';
 import { tokenOf } from '../../../../web/compute/geometry.js';
-import { KINDS, LIMITS, Study } from '../../compute/kinds.js';
+import { LIMITS, Study } from '../../compute/kinds.js';
 import { dots, fill } from '../../../../web/draw/charts.js';
 import { SPOTLIGHT } from '../../../../web/draw/color.js';
 import { filled, tr } from '../../../../web/core/words.js';
@@ -14,16 +14,6 @@ import { Step, shapeOf } from './step.js';
 /** @typedef {import('../../../../web/draw/thumbnails.js').Item} Item */
 
 const SLICE = 8; // milliseconds per frame for reading rows
-const HTML = `
-  <div class="vv-flow" data-part="1 2">
-    <div><div data-part="1"><h3 class="vv-head-title"></h3><figure class="vv-pane vv-unnamed"></figure></div>
-      <div class="vv-charts" data-part="2"></div></div>
-    <div data-part="1"><h3 data-word="kinds"></h3><ul class="vv-kinds">${KINDS.map((kind) => `<li><button type="button"
-      data-kind="${kind}" aria-pressed="false"><b></b> <span></span><small></small></button></li>`).join('')}</ul>
-      <p class="vv-size vv-studied"></p></div>
-  </div>
-  <div data-part="3"><h3 data-word="wall"></h3><div class="vv-grid"></div></div>`;
-
 /** @type {Record<string, number>} */
 const RULES = { ...LIMITS, even: LIMITS.spread, same: LIMITS.differ };
 
@@ -31,7 +21,6 @@ const RULES = { ...LIMITS, even: LIMITS.spread, same: LIMITS.differ };
 const headOf = (words, head) => (typeof head === 'number' ? tr('head-number', head + 1) : words[head]);
 
 export class HeadsStep extends Step {
-  static html = HTML;
   static step = 'heads';
   pane = this.photograph('.vv-pane');
   wall = new Thumbnails(this.find('.vv-grid'), ({ block, head }) => {

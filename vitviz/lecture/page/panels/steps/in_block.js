@@ -13,13 +13,7 @@ import { Step } from './step.js';
 /** @typedef {import('../../compute/lecture_numbers.js').Parts} Parts */
 /** @typedef {import('../../../../web/effects/questions.js').Question} Question */
 
-const HTML = `<div class="vv-row vv-which"><label><span data-word="layer"></span> <select data-field="layer"></select
-  ></label> <span class="vv-of-token"></span></div>
-  <p class="vv-trouble" role="status" hidden></p>`;
-
 export class InBlock extends Step {
-  /** The choice of the layer, above every screen. */
-  static html = HTML;
   /** Questions besides the numbers of the token; the `files` of `draw` are the answers to all questions.
    * @type {(block: number) => Question[]} */
   static more = () => [];

@@ -8,13 +8,6 @@ import { InBlock } from './in_block.js';
 /** @typedef {import('./in_block.js').Parts} Parts */
 
 const POINTS = 400; // most points of a line
-const HTML = `
-  <div class="vv-work" data-part="1"><h3 class="vv-in"></h3><canvas class="vv-bars-of" data-same="token"></canvas>
-    <h3 class="vv-hidden"></h3><canvas class="vv-bars-of"></canvas>
-    <h3 class="vv-out"></h3><canvas class="vv-bars-of"></canvas></div>
-  <div class="vv-work" data-part="2"><div class="vv-charts"></div><p class="vv-lost vv-active"></p>
-    <p class="vv-lost vv-compared"></p></div>`;
-
 /** Sorted numbers, thinned to at most `POINTS`. @param {ArrayLike<number>} values */
 function sorted(values) {
   const all = Float64Array.from(Array.from(values)).sort();
@@ -23,7 +16,6 @@ function sorted(values) {
 }
 
 export class HiddenLayer extends InBlock {
-  static html = InBlock.html + HTML;
   static step = 'mlp';
 
   /** @param {import('./step.js').Shown} _state @param {import('./step.js').Scene} _scene

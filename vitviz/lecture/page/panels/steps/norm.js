@@ -6,18 +6,7 @@ import { InBlock } from './in_block.js';
 
 /** @typedef {import('./in_block.js').Parts} Parts */
 
-const HTML = `
-  <div class="vv-work" data-part="1"><h3 class="vv-stream-title"></h3><canvas class="vv-bars-of" data-same="token"
-    data-channels></canvas>
-    <p class="vv-lost vv-moments"></p>
-    <h3 data-word="normed"></h3><canvas class="vv-bars-of" data-channels></canvas></div>
-  <div class="vv-work" data-part="2"><h3 class="vv-x"></h3><canvas class="vv-bars-of" data-channels></canvas>
-    <h3 class="vv-plus"></h3><canvas class="vv-bars-of" data-same="attended" data-channels></canvas>
-    <h3 class="vv-equals"></h3><canvas class="vv-bars-of" data-channels></canvas>
-    <p class="vv-lost vv-written"></p></div>`;
-
 export class Norm extends InBlock {
-  static html = InBlock.html + HTML;
   static step = 'norm';
 
   /** @param {import('./step.js').Shown} _state @param {import('./step.js').Scene} _scene

@@ -15,29 +15,7 @@ import { Step } from './step.js';
 const TILE = 46; // CSS pixels per patch of the row
 const LISTED = 12; // numbers that are written out
 const CHANNELS = ['R', 'G', 'B'];
-const HTML = `
-  <div class="vv-flow vv-big-first" data-part="1 2">
-    <div><h3 data-word="grid"></h3><figure class="vv-pane vv-plain"></figure></div>
-    <div><h3 class="vv-which" data-part="1"></h3>
-      <div class="vv-flow vv-three vv-four" data-part="1"><div><canvas class="vv-patch" data-same="token"></canvas
-        ><p class="vv-size" data-word="pixels"></p></div>${CHANNELS.map((name) => `<div
-        ><canvas class="vv-plane"></canvas><p class="vv-size">${name}</p></div>`).join('')}</div>
-      <p class="vv-reading" data-part="1"></p>
-      <div data-part="2"><h3 class="vv-count"></h3><canvas class="vv-vector" data-same="token"></canvas
-        ><p class="vv-listed"></p></div></div>
-  </div>
-  <h3 class="vv-all-title" data-part="2"></h3><div class="vv-framed" data-part="2"><canvas class="vv-row-of"></canvas
-    ><i class="vv-here"></i></div>
-  <div class="vv-flow vv-big-first vv-shuffle" data-part="3">
-    <div><h3 data-word="input"></h3><div class="vv-box"><canvas class="vv-moved-patches"
-      data-same="input"></canvas></div></div>
-    <div><div class="vv-row"><button type="button" data-do="shuffle"></button><button type="button" data-do="order"
-      ></button></div><h3 class="vv-now"></h3><ol class="vv-shares vv-large"></ol><p class="vv-size vv-verdict-of"></p>
-      <p class="vv-trouble" role="status" hidden></p></div>
-  </div>`;
-
 export class Patches extends Step {
-  static html = HTML;
   static step = 'patches';
   pane = this.photograph('.vv-pane');
   /** Channel and pixel under the pointer. @type {[number, number] | null} */

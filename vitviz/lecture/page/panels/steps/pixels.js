@@ -11,25 +11,7 @@ import { decimal } from './tokens.js';
 /** @typedef {import('./step.js').Scene} Scene */
 /** @typedef {import('./step.js').Lecture} Lecture */
 
-const CHANNELS = ['R', 'G', 'B'];
-const HTML = `
-  <div class="vv-flow" data-part="1 2">
-    <div data-part="1"><h3 data-word="photo"></h3><figure class="vv-pane vv-plain"></figure><p class="vv-size"></p
-      ></div>
-    <div data-part="2"><h3 data-word="input"></h3><div class="vv-box"><div class="vv-framed"><canvas class="vv-input"
-      data-same="input"></canvas><i class="vv-here"></i></div></div><p class="vv-size"></p></div>
-  </div>
-  <p class="vv-lost" data-part="2"></p>
-  <h3 data-word="channels" data-part="3"></h3>
-  <div class="vv-flow vv-three" data-part="3">${CHANNELS.map((name) => `<div><canvas class="vv-channel"></canvas
-    ><p class="vv-size">${name}</p></div>`).join('')}</div>
-  <div data-part="3"><table class="vv-sums"><caption></caption><thead><tr><th></th><th data-word="level"></th
-    ><th data-word="share"></th><th data-word="less"></th><th data-word="by"></th><th data-word="number"></th></tr
-    ></thead><tbody>${CHANNELS.map((name) => (
-    `<tr><th>${name}</th><td></td><td></td><td></td><td></td><td></td></tr>`)).join('')}</tbody></table></div>`;
-
 export class Pixels extends Step {
-  static html = HTML;
   static step = 'pixels';
   pane = this.photograph('.vv-pane');
   /** The pixel under the pointer, line by line; null for the middle of the patch. @type {number | null} */

@@ -12,27 +12,13 @@ import { Step } from './step.js';
 /** @typedef {import('./step.js').Lecture} Lecture */
 /** @typedef {NonNullable<Lecture['positions']>} Table */
 
-/** Orders of the patches, with and without positions. @type {{name: string, shuffle: number, positions: boolean}[]} */
-const CASES = [{ name: 'ordered', shuffle: 0, positions: true }, { name: 'shuffled', shuffle: 1, positions: true },
-  { name: 'orderedWithout', shuffle: 0, positions: false }, { name: 'shuffledWithout', shuffle: 1, positions: false }];
-const HTML = `
-  <div data-part="1"><h3 class="vv-tokens-title"></h3><ol class="vv-tokens"></ol><p class="vv-size vv-start"></p></div>
-  <div class="vv-flow vv-big-first" data-part="1 2">
-    <div><h3 class="vv-own"></h3><figure class="vv-pane vv-unnamed"></figure></div>
-    <div data-part="2"><h3 data-word="sine"></h3><figure class="vv-pane vv-unnamed"></figure></div>
-  </div>
-  <p class="vv-similar" data-part="1 2"></p>
-  <div data-part="3"><h3 data-word="wall"></h3><div class="vv-box"><canvas class="vv-places"></canvas></div
-    ><p class="vv-missing vv-quiet"></p></div>
-  <div class="vv-apart-from" data-part="4"><h3 data-word="without"></h3><div class="vv-flow vv-cases">${CASES.map((
-    { name }) => `<div><h3 data-word="${name}"></h3><canvas class="vv-moved-patches"></canvas><ol class="vv-shares"
-    ></ol></div>`).join('')}</div><p class="vv-lost vv-verdict-of"></p><p class="vv-trouble" role="status" hidden></p
-    ></div>`;
+/** Orders of the patches, with and without positions. @type {{shuffle: number, positions: boolean}[]} */
+const CASES = [{ shuffle: 0, positions: true }, { shuffle: 1, positions: true }, { shuffle: 0, positions: false },
+  { shuffle: 1, positions: false }];
 const SAME = 1e-3; // difference of equal probabilities
 const TILES = [7, 11]; // maximum numbers of maps, down and across
 
 export class Positions extends Step {
-  static html = HTML;
   static step = 'positions';
   rearranged = new Rearranged(this.newQuestions());
   sines = sinePositions([0, 0], 0); // of the photograph's grid
@@ -62,11 +48,10 @@ export class Positions extends Step {
    * @param {Lecture} lecture */
   cases(scene, lecture) {
     const { rearranged } = this;
-    const orders = CASES.map(({ shuffle, positions }) => ({ shuffle, positions }));
-    rearranged.want(scene, orders.slice(1));
-    const changes = orders.map((order, place) => (
+    rearranged.want(scene, CASES.slice(1));
+    const changes = CASES.map((order, place) => (
       place ? rearranged.change(scene, order) : rearranged.unchanged(scene)));
-    this.showText('.vv-trouble', orders.map((order) => rearranged.failure(scene, order)).find(Boolean));
+    this.showText('.vv-trouble', CASES.map((order) => rearranged.failure(scene, order)).find(Boolean));
     const order = changes[1]?.order;
     this.all('.vv-cases > div').forEach((place, at) => {
       const moved = CASES[at].shuffle ? order : changes[0]?.order;

@@ -18,18 +18,7 @@ const LAYERS = ['layers', {}];
 
 const LATE = 3; // layers from the end; there, only some patches are already read as the class
 
-const HTML = `
-  <div class="vv-half" data-part="1"><div class="vv-row vv-maps vv-classes" role="group"></div>
-    <figure class="vv-pane"></figure>
-    <p class="vv-trouble" role="status" hidden></p></div>
-  <div class="vv-half vv-work" data-part="1">
-    <h3 data-word="each"></h3><div class="vv-afters" role="group" data-arrows></div>
-    <h3 class="vv-now"></h3><ol class="vv-shares" data-same="answer"></ol><p class="vv-quiet vv-last"></p>
-    <p class="vv-quiet" data-word="alone"></p></div>
-  <div class="vv-charts vv-across" data-part="2"></div><div class="vv-charts vv-across" data-part="3"></div>`;
-
 export class Prediction extends Step {
-  static html = HTML;
   static step = 'prediction';
   questions = this.newQuestions();
   pane = this.photograph('.vv-pane', { hover() {}, lift() {} });

@@ -12,18 +12,7 @@ import { among } from './tokens.js';
 /** @typedef {import('./in_block.js').Parts} Parts */
 /** @typedef {import('./step.js').Scene} Scene */
 
-const HTML = `
-  <div class="vv-work" data-part="1"><h3 class="vv-outs"></h3><div class="vv-head-rows"></div>
-    <h3 class="vv-joined-title"></h3><canvas class="vv-vector vv-joined"></canvas></div>
-  <div class="vv-flow vv-work" data-part="2">
-    <div><h3 class="vv-matrix-title"></h3><canvas class="vv-head-matrix"></canvas><h3 class="vv-sum-of"></h3
-      ><canvas class="vv-bars-of" data-same="attended" data-channels></canvas></div>
-    <div><h3 data-word="shares"></h3><ol class="vv-shares vv-large"></ol><p class="vv-size" data-word="cancel"></p
-      ></div>
-  </div>`;
-
 export class Projection extends InBlock {
-  static html = InBlock.html + HTML;
   static step = 'projection';
   /** @type {typeof InBlock.more} - the values of the block */
   static more = (block) => [['lecture', { block }]];

@@ -2,23 +2,11 @@
 import { outputs, percent } from '../../../../web/compute/format.js';
 import { tokenOf } from '../../../../web/compute/geometry.js';
 import { filled, named, tr } from '../../../../web/core/words.js';
-import { Step, slider } from './step.js';
+import { Step } from './step.js';
 import { bars } from './tokens.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
 /** @typedef {import('./step.js').Scene} Scene */
-
-const HTML = `
-  <div class="vv-flow vv-big-first" data-part="1">
-    <div><figure class="vv-pane vv-plain"></figure></div>
-    <div><h3 class="vv-task"></h3><ol class="vv-shares vv-large" data-same="answer"></ol
-      ><p class="vv-size" data-word="origin"></p></div>
-  </div>
-  ${slider('layer', { min: 1, max: 12 }, '2')}
-  <div class="vv-flow vv-pair" data-part="2">
-    <div><h3 class="vv-cnn"></h3><figure class="vv-pane vv-plain"></figure><p class="vv-size vv-cnn-count"></p></div>
-    <div><h3 class="vv-vit"></h3><figure class="vv-pane vv-unnamed"></figure><p class="vv-size vv-vit-count"></p></div>
-  </div>`;
 
 /** Return whether a patch is within a square window around another. @param {number} place
  * @param {[number, number]} patch @param {number} radius @param {number} columns */
@@ -27,7 +15,6 @@ function isNear(place, [row, column], radius, columns) {
 }
 
 export class QuestionStep extends Step {
-  static html = HTML;
   static step = 'question';
   panes = ['[data-part="1"]', '.vv-flow[data-part="2"] > :first-child', '.vv-flow[data-part="2"] > :last-child']
     .map((place) => this.photograph(`${place} .vv-pane`));

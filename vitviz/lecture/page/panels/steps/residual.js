@@ -3,20 +3,12 @@ import { patchWords, score } from '../../../../web/compute/format.js';
 import { tokenOf } from '../../../../web/compute/geometry.js';
 import { filled, tr } from '../../../../web/core/words.js';
 import { LayersStep } from './layers_step.js';
-import { slider } from './step.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
 /** @typedef {import('./step.js').Scene} Scene */
 /** @typedef {import('./step.js').Lecture} Lecture */
 
-const HTML = `
-  <div class="vv-charts" data-part="1"></div><p class="vv-lost vv-grown" data-part="1"></p>
-  <div data-part="2">${slider('layer', { min: 1, max: 12 })}<figure class="vv-pane"></figure>
-    <p class="vv-lost vv-left-of"></p></div>
-  <div data-part="3"><h3 data-word="wall"></h3><div class="vv-layer-wall" data-same="wall"></div></div>`;
-
 export class Residual extends LayersStep {
-  static html = HTML;
   static step = 'residual';
   static typical = 0.25; // there, tokens are still similar to their patch embeddings
 

@@ -53,12 +53,7 @@ export class Step extends Panel {
    * @returns {Pane}
    */
   photograph(selector, events = {}) {
-    const { store } = this.page;
-    const pane = new Pane(this.find(selector), {
-      hover: (patch) => this.hover(patch, true), lift: () => store.dispatch({ type: 'lift' }),
-      pick: (patch) => store.dispatch({ type: 'pick', patch, scene: this.scene.id }),
-      resized: () => this.page.changed(), ...events,
-    }, '');
+    const pane = new Pane(this.find(selector), { ...this.paneEvents(), ...events }, '');
     this.photographs.push(pane);
     return pane;
   }
@@ -133,11 +128,3 @@ export class Step extends Panel {
 
 /** Return the width of a model's input, relative to its height. @param {Scene['manifest']} manifest */
 export const shapeOf = ({ frame: [left, top, right, bottom] }) => (right - left) / (bottom - top);
-
-/** The HTML of a slider. @param {string} name @param {{min: number, max: number, step?: number}} range
- * @param {string} [part] - the screens that show it in full screen */
-export function slider(name, { min, max, step = 1 }, part) {
-  return `<label class="vv-field vv-wide"${part ? ` data-part="${part}"` : ''}><span data-word="${name}"></span><input
-    type="range" data-slide="${name}" min="${min}" max="${max}" step="${step}"><output class="vv-number"></output
-    ></label>`;
-}

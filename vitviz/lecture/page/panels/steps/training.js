@@ -12,10 +12,7 @@ export const SECOND = Object.freeze([
   7847, 7928, 7951, 7982, 8029, 8031, 8062, 8110, 8139, 8155, 8150, 8172, 8202, 8223, 8237, 8245, 8259, 8284,
   8292, 8307, 8337, 8362, 8372, 8391, 8395, 8413, 8418, 8426, 8423, 8419, 8422, 8421]);
 const CHANCE = 0.1; // ten classes
-const HTML = '<div class="vv-charts"></div><ul class="vv-steps-of" data-list></ul>';
-
 export class Training extends Step {
-  static html = HTML;
   static step = 'training';
 
   show() {

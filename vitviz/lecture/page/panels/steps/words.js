@@ -13,19 +13,7 @@ import { bars, decimal } from './tokens.js';
 /** @typedef {import('../../../../web/compute/caption.js').Maps} Maps */
 /** @typedef {[number, number]} Pair */
 
-const HTML = `
-  <p class="vv-trouble" role="status" hidden></p>
-  <div class="vv-flow" data-part="1"><div><h3 class="vv-merge vv-asked"></h3><figure
-    class="vv-pane vv-plain"></figure></div><div><table class="vv-path"><tbody></tbody></table></div></div>
-  <div class="vv-row vv-asked" data-part="2 3"><h3 data-word="row"></h3><span class="vv-words vv-large" role="group"
-    lang="en" translate="no"></span></div>
-  <div class="vv-both vv-asked" data-part="2 3"><figure class="vv-pane"></figure><figure class="vv-pane"
-    data-part="3"></figure><div class="vv-half" data-part="2"><h3 class="vv-chance"></h3><ol
-    class="vv-shares vv-large"></ol><p class="vv-size" data-word="average"></p></div></div>
-  <p class="vv-lost vv-asked vv-alike" data-part="3"></p>`;
-
 export class WordsStep extends Step {
-  static html = HTML;
   static step = 'words';
   questions = this.newQuestions();
   panes = ['[data-part="1"] .vv-pane', '.vv-both > :first-child', '.vv-both > :nth-child(2)']
