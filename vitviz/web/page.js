@@ -137,8 +137,7 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
   });
   window.addEventListener('online', () => store.dispatch({ type: 'retry' }), { signal });
   if (backend.can.link) followAddress(store, signal);
-  followFullScreen(root.matches('.vv') ? root : /** @type {HTMLElement} */ (root.querySelector('.vv')), store,
-    signal);
+  followFullScreen(root.matches('.vv') ? root : /** @type {HTMLElement} */ (root.querySelector('.vv')), store, signal);
   followAnimation(store, still, signal);
   const chosen = () => (backend.can.choose ? home.get() : null);
   /** @param {import('./core/state.js').Source} source - replace defaults by names */

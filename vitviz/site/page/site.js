@@ -20,8 +20,7 @@ export function start(root, { colors, first, site, lecture, parts }) {
   }
   const backend = onnxBackend({ base: document.baseURI, site, photos, lecture: lecture !== null });
   const { search, notice } = received(photos, window.location);
-  const page = mount(root, { colors, backend, photos, first, models: site.models, lecture, parts, search },
-    APP_PANELS);
+  const page = mount(root, { colors, backend, photos, first, models: site.models, lecture, parts, search }, APP_PANELS);
   if (notice) page.store.dispatch({ type: 'message', texts: [notice] });
   serveOffline();
   window.vitviz = page; // only for tests and benchmarks

@@ -29,8 +29,7 @@ export class Aim {
     this.classes = classesOf(target ?? best);
     this.against = against ?? null;
     const own = groupName(this.classes, about);
-    this.name = this.against === null ? own
-      : sentence('aim-rather-than', own, about.labels[this.against]);
+    this.name = this.against === null ? own : sentence('aim-rather-than', own, about.labels[this.against]);
     /** The name in titles of maps, as `Target.describe`. */
     this.titled = this.classes.length > 1 ? sentence('logit-of', own) : this.name;
   }

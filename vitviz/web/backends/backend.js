@@ -80,8 +80,7 @@ export async function photographOf(photo, photos, base, { signal } = {}) {
   }
   const address = URL.canParse(photo, base) ? new URL(photo, base) : null;
   if (address?.origin !== new URL(base).origin) {
-    const message = tr('expected-the-address-of-a',
-      photo);
+    const message = tr('expected-the-address-of-a', photo);
     throw new BackendError(message, 'refused');
   }
   const answer = await fetch(address, { signal, mode: 'same-origin' }).catch((error) => {

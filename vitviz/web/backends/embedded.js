@@ -14,8 +14,7 @@ export function embeddedBackend(manifest, read, lecture = false) {
   const file = (name) => {
     const text = read(name)?.trim();
     if (!text) {
-      throw new BackendError(tr('a-part-of-this-page'),
-        'failed');
+      throw new BackendError(tr('a-part-of-this-page'), 'failed');
     }
     try {
       return /** @type {ArrayBuffer} */ (decoded(text).buffer);

@@ -110,8 +110,7 @@ export function describePrediction(labels, probabilities, classes, sureAbove = n
     const words = labels.map((label, at) => `${named(label)} ${percent(probabilities[at])}`);
     const there = words.filter((_, at) => probabilities[at] >= 0.5).slice(0, PERHAPS);
     const all = tr('number-of-labels', classes);
-    return there.length ? tr('of', all, listed(there))
-      : tr('none-of-the-best-match', all, words[0]);
+    return there.length ? tr('of', all, listed(there)) : tr('none-of-the-best-match', all, words[0]);
   }
   const sure = certainty(probabilities[0], sureAbove, group, known);
   const best = [named(labels[0]), percent(probabilities[0])];
@@ -279,8 +278,7 @@ export function playWords(playing, still, heads) {
 }
 
 /** @type {Record<import('../core/state.js').Descriptor, string>} */
-const DESCRIPTORS = { tokens: 'tokens', queries: 'queries', keys: 'keys',
-  values: 'values' };
+const DESCRIPTORS = { tokens: 'tokens', queries: 'queries', keys: 'keys', values: 'values' };
 
 /** What describes a patch. @param {import('../core/state.js').Descriptor} descriptor */
 export function descriptorWords(descriptor) {

@@ -11,8 +11,7 @@ export const OTHER = 'similar:other';
 const { LISTED } = CONSTANTS; // see vitviz/attribution/targets.py
 
 /** The names of scales. @type {Record<Scale, string>} */
-export const SCALES = { probability: 'probability', logit: 'logit', cosine: 'cosine',
-  value: 'value' };
+export const SCALES = { probability: 'probability', logit: 'logit', cosine: 'cosine', value: 'value' };
 
 /** Return the word of a target's spelling; "class" for a class. @param {Target} target */
 export function wordOf(target) {

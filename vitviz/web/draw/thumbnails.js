@@ -130,8 +130,7 @@ export class Thumbnails {
     const html = (group ? groups : buttons).join('') + SHEETS;
     if (html !== this.html) this.make(html, words);
     this.html = html;
-    Object.assign(this, { items, grid, group, wrap, places: null, table: null, next: 0,
-      left: items.length });
+    Object.assign(this, { items, grid, group, wrap, places: null, table: null, next: 0, left: items.length });
     const size = gh * gw;
     this.index = items.map(() => new Uint8Array(size)); // (gh, gw) colour indices of each
     this.there = new Uint8Array(items.length); // whether it has been drawn

@@ -26,15 +26,11 @@ import { Panel, countPanes } from './panel.js';
 /** @typedef {import('./explain_pane.js').Heatmap} Heatmap */
 /** @typedef {import('./explain_pane.js').Patch} Patch */
 
-const OFF = 'switched-off-in-the-tab';
-
 /** Whether two scenes show one photograph, by different models or at different sizes. @param {Scene[]} scenes */
 const samePhotograph = (...scenes) => {
   const [one, other] = scenes.map(({ source: { image, photo } }) => photo ?? image);
   return one === other;
 };
-
-const BLURRED = 'hidden-patches-are-those-of';
 
 export class Explain extends Panel {
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
@@ -260,7 +256,8 @@ export class Explain extends Panel {
     run.hidden = !method.slow || Boolean(this.heatmap);
     write(run, running ? tr('stop') : tr('run-may-take-minutes', translated(method.title)));
     const off = tr('number-of-heads', state.off.length);
-    this.showText('.vv-heads-off', isPartial(scene.manifest) ? tr(BLURRED) : state.off.length ? tr(OFF, off) : '');
+    this.showText('.vv-heads-off', isPartial(scene.manifest) ? tr('hidden-patches-are-those-of')
+      : state.off.length ? tr('switched-off-in-the-tab', off) : '');
     const button = this.find('[data-do=other]');
     button.hidden = other === null;
     if (other) write(button, tr('explain-the-other-picture', pictureWords(other.manifest)));

@@ -17,9 +17,6 @@ import { aboutOf, nameOf } from './save.js';
 /** @typedef {import('../compute/targets.js').Scale} Scale */
 /** @typedef {[string, string]} Pair - the labels of two classes */
 
-const GENERAL = 'this-map-is-the-same';
-const BEHIND = 'with-all-patches-leads-already';
-const RANDOM = 'with-as-many-random-patches';
 const STEP = 2; // percent of the patches
 const MAX_HIDDEN = 98; // percent that "Hide until the answer flips" hides
 const CURVE = 3; // number of steps from which they are drawn as curves
@@ -158,7 +155,7 @@ export class Hiding {
   speaks(pair) {
     const { shown: { method, against }, heatmap } = this.panel;
     const names = pair.map(named);
-    if (!method.specific) return tr(GENERAL, ...names);
+    if (!method.specific) return tr('this-map-is-the-same', ...names);
     if (against === null) return tr(heatmap?.signed ? 'red-spoke-for' : 'bright-spoke-for', names[0]);
     return heatmap?.signed ? tr('red-patches-speak-for-blue', ...names)
       : tr('bright-patches-speak-for-rather', ...names);
@@ -172,7 +169,7 @@ export class Hiding {
     const { x, random, n } = test.deletion;
     const share = gone.length / (scene.hiding[0] * scene.hiding[1]);
     const instead = share > 0 && share <= x[x.length - 1]
-      ? tr(RANDOM, named(label), percent(valueAt(x, random, share)), n) : '';
+      ? tr('with-as-many-random-patches', named(label), percent(valueAt(x, random, share)), n) : '';
     const gain = Math.abs(test.gain).toFixed(2);
     return joined(test.gain < 0 ? tr('tested-this-map-is-below', gain)
       : test.better ? tr('tested-this-map-beats-random', gain)
@@ -183,10 +180,9 @@ export class Hiding {
   verdict({ first: [label], second: [other], behind, flipped, best }) {
     const { gone, scene: { hiding: [gh, gw] } } = this.panel;
     const values = [named(label), named(other), gone.length, gh * gw];
-    const sentence = behind ? tr(BEHIND, ...values)
+    const sentence = behind ? tr('with-all-patches-leads-already', ...values)
       : flipped ? tr('with-of-patches-hidden-the', ...values)
-        : gone.length ? tr('with-of-patches-hidden-still', ...values)
-          : tr('with-all-patches-leads', ...values);
+        : gone.length ? tr('with-of-patches-hidden-still', ...values) : tr('with-all-patches-leads', ...values);
     return joined(sentence, best !== label && best !== other && tr('the-best-match-is', named(best)));
   }
 

@@ -18,8 +18,6 @@ import { aboutOf, nameOf, saveMenu, withWords } from './save.js';
 /** @typedef {import('./explain_pane.js').Heatmap} Heatmap */
 /** @typedef {{method: Method, heatmap: Heatmap | undefined, test: any, runs: unknown}} Row */
 
-const OWN_SCALES = 'each-map-has-its-own';
-
 /** Return the difference from random orders, as area. @param {{gain: number, better: boolean}} test */
 const gained = ({ gain, better }) => (gain < 0 ? tr('below-random-by', (-gain).toFixed(2))
   : better ? tr('beats-random-by', gain.toFixed(2)) : tr('above-random-may-be-chance', gain.toFixed(2)));
@@ -130,15 +128,14 @@ export class MethodList {
     this.made = rows;
     panel.find('.vv-beside').hidden = rows.length < 2;
     if (rows.length < 2) return;
-    write(panel.find('.vv-beside h2'), tested > 1 ? tr('all-maps-side-by-side')
-      : tr('all-maps-side-by-side-title'));
+    write(panel.find('.vv-beside h2'), tested > 1 ? tr('all-maps-side-by-side') : tr('all-maps-side-by-side-title'));
     panel.find('.vv-all').innerHTML = rows.map(({ method: { name: method, title }, heatmap, test }) => {
       const words = [test && gained(test), took(heatmap)].filter(Boolean).join(' · ');
       const name = escaped(translated(title));
       return `<button type="button" class="vv-small" data-method="${method}"><canvas></canvas><span>${name}</span
         ><small>${words}</small></button>`;
     }).join('');
-    write(panel.find('.vv-one-scale'), tr(OWN_SCALES));
+    write(panel.find('.vv-one-scale'), tr('each-map-has-its-own'));
     oneTabStop(panel.find('.vv-all'));
     panel.all('.vv-all canvas').forEach((canvas, place) => this.small(canvas, rows[place].heatmap));
   }

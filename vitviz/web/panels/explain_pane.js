@@ -23,10 +23,6 @@ import { Pane } from '../draw/photo.js';
  *   gone: number[], under: Patch | null, named: boolean}} Shown
  */
 
-const LABEL = 'photograph-with-the-map-of';
-
-const CONSTANT = 'all-patches-have-the-same';
-
 /** Return the name of a map's colors. @param {boolean} signed */
 export function colorsOf(signed) {
   return signed ? SIGNED : SPOTLIGHT;
@@ -45,7 +41,7 @@ export class MapPane {
   constructor(element, page, events) {
     this.page = page;
     this.events = events;
-    this.pane = new Pane(element, { ...events, lift() {}, resized: () => page.changed() }, LABEL);
+    this.pane = new Pane(element, { ...events, lift() {}, resized: page.changed }, 'photograph-with-the-map-of');
     this.pane.picture.addEventListener('keydown', (event) => this.keyed(event));
     /** @type {Shown | null} */
     this.shown = null;
@@ -128,7 +124,7 @@ export class MapPane {
     const constant = heatmap?.values.every((value) => value === heatmap.values[0]);
     const clipped = heatmap ? clippedWords(ownScale(heatmap.values, heatmap.signed), unit) : '';
     return { note: running ? progressWords(running, tr('computing', translated(method.title)))
-      : joined(at, constant && tr('sentence', tr(CONSTANT))),
+      : joined(at, constant && tr('sentence', tr('all-patches-have-the-same'))),
     details: [method.paper, clipped, translated(heatmap?.note ?? '')].filter(Boolean).join(' · ') };
   }
 

@@ -11,11 +11,7 @@ import { Combobox } from './combobox.js';
 /** @typedef {import('./combobox.js').Option} Option */
 /** @typedef {import('../compute/explaining.js').Aim} Aim */
 
-const SAME = 'a-class-cannot-be-compared';
-const MORE = 'classes-the-first-are-listed';
 export const NOTHING = 'no-target';
-const TYPE = 'type-a-text-such-as';
-const TICK = 'tick-several-for-a-group';
 
 /** Why the similarity to the other photograph cannot be explained. */
 export const ALONE = 'the-similarity-needs-a-second';
@@ -43,12 +39,13 @@ export class TargetField {
     this.classes = null; // the most probable classes, then the others by name; null until a list opens
     this.lang = spoken(); // of the list
     const count = (/** @type {number} */ matches, /** @type {number} */ listed) => (
-      matches === 0 ? tr('no-class-has-this-name') : matches > listed ? tr(MORE, matches, listed) : '');
+      matches === 0 ? tr('no-class-has-this-name')
+        : matches > listed ? tr('classes-the-first-are-listed', matches, listed) : '');
     const field = (/** @type {string} */ name) => find(root, `[data-field=${name}]`);
     this.target = new Combobox(field('target'), {
       options: () => this.targets(), further: (typed) => this.texts(typed), choose: (target) => this.choose(target),
-      count: (matches, listed) => count(matches, listed) || (this.ticks ? tr(TICK)
-        : this.manifest.texts ? tr(TYPE) : ''),
+      count: (matches, listed) => count(matches, listed) || (this.ticks ? tr('tick-several-for-a-group')
+        : this.manifest.texts ? tr('type-a-text-such-as') : ''),
       ticked: () => (this.ticks ? classesOf(this.shown.target) : null),
       tick: (target) => this.tick(Number(target)),
     });
@@ -73,7 +70,7 @@ export class TargetField {
     const same = target === this.shown.against;
     const single = typeof target === 'number';
     const address = typeof target === 'string' && wordOf(target) === 'similar' ? OTHER : target;
-    this.change({ target: address, messages: same && single ? [tr(SAME)] : [],
+    this.change({ target: address, messages: same && single ? [tr('a-class-cannot-be-compared')] : [],
       ...(same || !single ? { against: null } : {}) });
   }
 

@@ -11,9 +11,6 @@ import { chartChoices, nameOf, saveMenu } from './save.js';
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 /** @typedef {import('../compute/targets.js').Scale} Scale */
 
-const UNTESTED = 'the-test-hides-the-patches';
-const AREA = 'the-area-is-the-mean';
-
 export class MapTest {
   /** @param {import('./explain.js').Explain} panel */
   constructor(panel) {
@@ -51,8 +48,8 @@ export class MapTest {
     /** @type {Scale} */
     const scale = test?.scale ?? (target === null ? 'value' : scaleOf(target, scene.manifest));
     write(panel.find('.vv-verdict'), test ? translated(test.words) : told ? progressWords(told, words)
-      : tr(UNTESTED, tr(SCALES[scale])));
-    panel.showText('.vv-area', test ? tr(AREA, tr(SCALES[scale])) : '');
+      : tr('the-test-hides-the-patches', tr(SCALES[scale])));
+    panel.showText('.vv-area', test ? tr('the-area-is-the-mean', tr(SCALES[scale])) : '');
     const button = panel.find('[data-do=test]');
     button.hidden = Boolean(test);
     button.disabled = !panel.heatmap;

@@ -59,7 +59,6 @@ import { Glossary } from './glossary.js';
  * @typedef {{pane: Pane, scene: Scene | null, index: Uint8Array, signed: boolean, changes: number}} Held
  */
 
-const LABEL = 'photograph-arrow-keys-move-the';
 const SAY_AFTER = 400; // milliseconds without changes before a screen reader announces the note
 const SLICE = 6; // milliseconds per frame for work that spans several frames
 
@@ -140,7 +139,7 @@ export class Explore extends Panel {
         this.dispatch({ type: 'pick', patch, scene: scene()?.id ?? null });
       },
       resized: () => this.page.draws(), // the pane has drawn itself; lines between two panes follow
-    }, LABEL);
+    }, 'photograph-arrow-keys-move-the');
     element.addEventListener('focusin', () => this.activate(number()));
     saveMenu(this.page, element.querySelector('figcaption'), 'save-this-map',
       mapChoices(() => this.saved(number())), () => nameOf(scene(), pane.titled));
@@ -385,8 +384,7 @@ export class Explore extends Panel {
     if (!active) return;
     const { words, spread, strongest } = sentences(reading, shown.unit, shown.question.direction);
     const led = own && String(own) === String(shown.patch); // for the query itself, the text already says "on itself"
-    const at = own && !led
-      && tr('row-column-value', own[0] + 1, own[1] + 1, unit(patches[own[0] * grid[1] + own[1]]));
+    const at = own && !led && tr('row-column-value', own[0] + 1, own[1] + 1, unit(patches[own[0] * grid[1] + own[1]]));
     const { question: { direction } } = shown;
     write(this.found('.vv-sentence'), shown.sentence ?? (shown.unit === 'cosine' ? tr('similar-words')
       : shown.unit === 'attention' && direction === 'row' && !shown.signed
@@ -451,8 +449,7 @@ export class Explore extends Panel {
   advance(sweep, block, active) {
     if (sweep === null) return false;
     sweep.advance(SLICE);
-    if (active) write(this.found('.vv-note'), (
-      tr('reading-all-rows-of-layer', block + 1, whole(sweep.progress))));
+    if (active) write(this.found('.vv-note'), tr('reading-all-rows-of-layer', block + 1, whole(sweep.progress)));
     return true;
   }
 

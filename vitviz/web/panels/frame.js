@@ -12,7 +12,6 @@ import { Panel } from './panel.js';
 
 /** @typedef {import('../core/state.js').State} State */
 
-const ABSENT = 'this-tab-needs-attention-over';
 const TICK = 500; // milliseconds between updates of the elapsed time
 
 export class Frame extends Panel {
@@ -107,7 +106,7 @@ export class Frame extends Panel {
     this.main.classList.toggle('vv-partial', partial);
     const absent = state.tab === 'lecture' && partial;
     if (state.tab !== before?.tab || this.found('.vv-lacking').hidden === absent) this.turn(state.tab, absent);
-    this.showText('.vv-lacking', absent ? tr(ABSENT) : '');
+    this.showText('.vv-lacking', absent ? tr('this-tab-needs-attention-over') : '');
     if (state.full !== before?.full) this.press('[data-do=full]', () => state.full);
     if (state.messages !== before?.messages || translates) this.tell(state);
     for (const fold of this.folds) { // only what changed: a part that was just opened is not in the state yet

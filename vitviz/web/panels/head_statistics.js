@@ -33,9 +33,6 @@ import { Walls } from './walls.js';
 const FIRST = 'distance';
 const DARK = 0.179; // luminance above which black text has more contrast than white
 const NAMED = 12; // heads per row; in longer rows there is no room for numbers, which then appear only in tooltips
-const NONE_OFF = 'all-heads-are-on-tick';
-const NO_EDITS = 'switching-heads-off-needs-attention';
-const LABEL = 'photograph-with-the-map-of-a';
 
 /** Return the relative luminance (WCAG) of an sRGB color of 0..255. @param {number[]} color */
 function luminance(color) {
@@ -68,9 +65,7 @@ export class Heads extends Panel {
     this.walls = new Walls(this.find('.vv-whole'), page, () => this.scene && { scene: this.scene, place: {
       direction: page.store.get().direction, query: queryOn(page.store.get(), this.scene, page.scenes) } },
     ({ block, head }) => this.choose(block, head));
-    this.pane = new Pane(this.find('.vv-pane'), { hover: (patch) => this.hover(patch, true),
-      lift: () => page.store.dispatch({ type: 'lift' }), resized: () => page.changed(),
-      pick: (patch) => page.store.dispatch({ type: 'pick', patch, scene: this.scene.id }) }, LABEL);
+    this.pane = new Pane(this.find('.vv-pane'), this.paneEvents(), 'photograph-with-the-map-of-a');
     const table = this.find('.vv-table');
     const leave = () => this.change({ thumbnail: null });
     const look = (/** @type {Event} */ { target }) => this.look(target);
@@ -330,7 +325,8 @@ export class Heads extends Panel {
     const names = off.map((head) => headOf(head).map((i) => i + 1).join('.'));
     const listedOff = () => tr('off-of-layer-head', off.length, this.cells.length,
       listed(names.length > 12 ? [...names.slice(0, 12), '…'] : names));
-    this.write('.vv-off', isPartial(manifest) ? tr(NO_EDITS) : off.length ? listedOff() : tr(NONE_OFF));
+    this.write('.vv-off', isPartial(manifest) ? tr('switching-heads-off-needs-attention')
+      : off.length ? listedOff() : tr('all-heads-are-on-tick'));
     this.find('[data-do=on]').hidden = off.length === 0;
     if (!answer) return;
     const bars = movedTarget(this.target.label, answer) + (answer.classes.length

@@ -60,8 +60,7 @@ function press({ store, scenes }, event, shown = {}) {
   event.preventDefault();
   const { mode } = action.change ?? {};
   const missing = mode && !state.scene.limits.modes.includes(mode);
-  const texts = [mode === SIMILARITY ? tr('this-page-cannot-compare-patches')
-    : tr('this-page-has-no-rollout')];
+  const texts = [mode === SIMILARITY ? tr('this-page-cannot-compare-patches') : tr('this-page-has-no-rollout')];
   const scene = scenes.get(state.scene.id);
   const from = action.type === 'move' && scene ? { from: queryOn(state, scene, scenes) } : {};
   store.dispatch(missing ? { type: 'message', texts } : { ...action, ...from });

@@ -35,7 +35,6 @@ const ABOUT = {
     'how-layers': 'the-final-norm-is-applied',
     'how-patches': 'the-target-is-read-from' },
 };
-const ALIKE = 'patches-that-look-alike-to';
 
 /**
  * Return the largest of some byte-encoded readings, in words.
@@ -80,8 +79,7 @@ export class Layers extends Panel {
   saves() {
     const { page, pane } = this;
     const [picture] = mapChoices(() => this.scene && { scene: this.scene, pane, saved: null });
-    saveMenu(page, this.find('.vv-pane figcaption'), 'save-this-map', [picture],
-      () => nameOf(this.scene, pane.titled));
+    saveMenu(page, this.find('.vv-pane figcaption'), 'save-this-map', [picture], () => nameOf(this.scene, pane.titled));
     saveMenu(page, this.find('.vv-of-layers'), 'save-the-chart', chartChoices(this.find('.vv-charts'), () => {
       if (!this.answer?.names.length) return null;
       const { names, readings, read } = this.answer; // the columns of `LogitLens.to_pandas`
@@ -92,7 +90,8 @@ export class Layers extends Panel {
       const choice = { words: 'picture-png', ending: 'png', make: () => {
         const maps = this.all(`.vv-${kind} canvas`);
         const labels = this.all(`.vv-${kind} span`).map(({ textContent }) => textContent);
-        const title = kind === 'read' ? tr('predicted-from-each-patch', translated(this.read)) : tr(ALIKE);
+        const title = kind === 'read' ? tr('predicted-from-each-patch', translated(this.read))
+          : tr('patches-that-look-alike-to');
         return maps.length ? withWords(together(maps, labels, 6), title, [aboutOf(this.scene)]) : null;
       } };
       saveMenu(page, this.find(`.vv-${kind}`), 'save-the-small-maps', [choice], () => nameOf(this.scene, kind),

@@ -242,8 +242,7 @@ export class Similarity extends Panel {
     if (matches.value !== String(Math.min(place.matches, count || place.matches))) {
       matches.value = String(place.matches);
     }
-    write(matches.nextElementSibling, busy ? '…' : count ? tr('count-of', Math.min(place.matches, count), count)
-      : '0');
+    write(matches.nextElementSibling, busy ? '…' : count ? tr('count-of', Math.min(place.matches, count), count) : '0');
   }
 }
 

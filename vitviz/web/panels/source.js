@@ -15,7 +15,6 @@ const WEBCAM = {
   OverconstrainedError: 'no-camera-found-connect-one', // WebKit without a camera
   NotReadableError: 'another-program-is-using-the',
 };
-const NO_CAMERA = 'this-page-cannot-use-the';
 const QUALITY = 0.92; // JPEG quality of webcam photographs
 
 const carriesFile = (/** @type {any} */ event) => [...(event.dataTransfer?.types ?? [])].includes('Files');
@@ -134,7 +133,7 @@ export class Source extends Panel {
       this.find('[data-do=shutter]').disabled = false;
     } catch (error) {
       const { name } = /** @type {Error} */ (error);
-      this.write('.vv-webcam p', tr(WEBCAM[name] ?? NO_CAMERA));
+      this.write('.vv-webcam p', tr(WEBCAM[name] ?? 'this-page-cannot-use-the'));
     }
   }
 

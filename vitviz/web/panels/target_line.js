@@ -38,8 +38,7 @@ export class TargetLine {
       each === null ? '' : targetName(each, manifest, peer?.manifest.image)));
     this.label = name ? translated(rival ? sentence('aim-rather-than', name, rival) : name) : tr(NOTHING);
     const chosen = !alone && (state.target !== null || against !== null);
-    write(find(this.root, 'span'), joined(tr('target', chosen ? this.label : plain ?? this.label),
-      alone && tr(ALONE)));
+    write(find(this.root, 'span'), joined(tr('target', chosen ? this.label : plain ?? this.label), alone && tr(ALONE)));
     find(this.root, '[data-do=field]').hidden = target === null && manifest.labels.length === 0;
     find(this.root, '[data-do=predicted]').hidden = !chosen || manifest.predictions.length === 0;
     return chosen ? { target, ...(against === null ? {} : { against }) } : {};

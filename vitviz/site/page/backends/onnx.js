@@ -88,8 +88,7 @@ export function onnxBackend({ base, site, photos, lecture }) {
   /** @param {Source} source */
   function named({ image, model }) {
     if (model && !site.about[model]) {
-      throw new BackendError(tr('expected-a-model-of-this', model),
-        'refused');
+      throw new BackendError(tr('expected-a-model-of-this', model), 'refused');
     }
     if (image && !site.examples[image]) {
       throw new BackendError(tr('expected-an-example-of-this', image), 'refused');
@@ -138,8 +137,7 @@ export function onnxBackend({ base, site, photos, lecture }) {
   async function open(source, how) {
     const about = named(source);
     if (source.size && source.size !== about.larger.size) {
-      throw new BackendError(tr('expected-the-models-own-input',
-        about.larger.size, source.size), 'refused');
+      throw new BackendError(tr('expected-the-models-own-input', about.larger.size, source.size), 'refused');
     }
     for (const [part, words] of Object.entries(LACKING)) {
       if (source[/** @type {keyof Source} */ (part)]) throw new BackendError(tr(words), 'refused');
