@@ -20,9 +20,11 @@ import json
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a chec
 
 import vitviz
 from vitviz.evaluation.audit import audit
-from vitviz.evaluation.audit_table import BACKGROUND, OBJECT, OPEN, Audit
+from vitviz.evaluation.audit_table import BACKGROUND, COLORS, OPEN, wilson
 from vitviz.images.decoding import decode
 from vitviz.images.folders import find_images
 from vitviz.model.vit import ViT
@@ -159,7 +161,7 @@ def fit(x: torch.Tensor, y: torch.Tensor, classes: int) -> nn.Linear:
     return head.requires_grad_(False)
 
 
-def run(base: ViT, plain: PlainFeatures, photos: dict[str, list[Path]], number: int, folder: Path) -> dict[str, object]:
+def run(base: ViT, plain: PlainFeatures, photos: dict[str, list[Path]], number: int, folder: Path) -> dict[str, Any]:
     """Fit a probe with four shortcuts, write the photographs to audit, and measure how much it relies on each mark."""
     random = np.random.default_rng(number)
     drawn = {name: [paths[place] for place in random.permutation(len(paths))] for name, paths in photos.items()}
@@ -192,16 +194,26 @@ def run(base: ViT, plain: PlainFeatures, photos: dict[str, list[Path]], number: 
     return {"head": number, "classes": [*classes], "relied": relied}
 
 
-def judge(record: dict[str, object], result: Audit) -> None:
-    """Add the verdicts to a record: which shortcuts of the probe were found, and those of the other classes."""
-    verdicts = {row.label: row.verdict for row in result.answers}
-    relied = [
-        kind
-        for kind, (correct, changed) in record["relied"].items()
-        if correct >= MIN_CORRECT and changed >= MIN_CHANGED
+def relies(correct: float, changed: float) -> bool:
+    """Return whether a probe relies on a mark, given two numbers of `run`."""
+    return correct >= MIN_CORRECT and changed >= MIN_CHANGED
+
+
+def report(records: list[dict[str, Any]], each: int) -> None:
+    """Print how many shortcuts were found, of the first `each` of every kind, and the verdicts of the other classes."""
+    found = [COLORS, BACKGROUND]
+    verdicts = {
+        kind: [record["verdicts"][kind] for record in records if relies(*record["relied"][kind])][:each]
+        for kind in KINDS
+    }
+    verdicts["all"] = [verdict for kind in KINDS for verdict in verdicts[kind]]
+    verdicts["others"] = [
+        verdict for record in records for name, verdict in record["verdicts"].items() if name not in KINDS
     ]
-    record["found"] = {kind: verdicts.get(kind) == BACKGROUND for kind in relied}
-    record["others"] = {name: verdicts.get(name, OPEN) for name in record["classes"] if name not in KINDS}
+    for kind, listed in verdicts.items():
+        share = wilson(sum(verdict in found for verdict in listed), len(listed))
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in Counter(listed).most_common())
+        print(f"{kind}: {counts}; {share.value:.0%} called {' or '.join(found)} ({share.low:.0%} to {share.high:.0%})")
 
 
 def main() -> None:
@@ -222,25 +234,24 @@ def main() -> None:
         about, name="planted", preprocess=preprocess, labels=tuple(photos), class_ids=(), known_above=None, groups=()
     )
     args.out.mkdir(exist_ok=True)
-    found = {kind: list[bool]() for kind in KINDS}
-    others: list[str] = []
-    plain, number = PlainFeatures(base), args.first
-    while min(map(len, found.values())) < args.each:
-        with tempfile.TemporaryDirectory() as folder:
-            began = time.process_time()
-            record = run(base, plain, photos, number, Path(folder))
-            judge(record, audit(base, folder, "attn_lrp", out=args.out / f"{number}.jsonl", progress=False))
-            record["cpu_seconds"] = round(time.process_time() - began)
-        for kind, yes in record["found"].items():
-            found[kind] += [yes] if len(found[kind]) < args.each else []
-        others += record["others"].values()
-        (args.out / f"{number}.json").write_text(json.dumps(record))
-        print(json.dumps(record), flush=True)
-        number += 1
-    for kind, each in found.items():
-        print(f"{kind}: {sum(each)} of {len(each)} shortcuts found")
-    verdicts = ", ".join(f"{others.count(verdict)} {verdict}" for verdict in (BACKGROUND, OBJECT, OPEN))
-    print(f"{len(others)} classes without a shortcut: {verdicts}")
+    plain, number, records = PlainFeatures(base), args.first, list[dict[str, Any]]()
+    try:
+        while any(sum(relies(*record["relied"][kind]) for record in records) < args.each for kind in KINDS):
+            done = args.out / f"{number}.json"
+            if not done.exists():
+                with tempfile.TemporaryDirectory() as folder:
+                    began = time.process_time()
+                    record = run(base, plain, photos, number, Path(folder))
+                    result = audit(base, folder, "attn_lrp", out=args.out / f"{number}.jsonl", progress=False)
+                    verdicts = {row.label: row.verdict for row in result.answers}
+                    record["verdicts"] = {name: verdicts.get(name, OPEN) for name in record["classes"]}
+                    record["cpu_seconds"] = round(time.process_time() - began)
+                done.write_text(json.dumps(record))
+            records.append(json.loads(done.read_text()))
+            print(json.dumps(records[-1]), flush=True)
+            number += 1
+    finally:  # also after Ctrl-C; repeat the command to continue
+        report(records, args.each)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ from playwright.sync_api import Browser
 from vitviz.analysis.bootstrap import bootstrap_mean
 from vitviz.attribution.registry import attribute
 from vitviz.evaluation import EvaluationError
-from vitviz.evaluation.audit import audit, patch_mask, same_outline
-from vitviz.evaluation.audit_table import BACKGROUND, ENOUGH, OBJECT, OPEN, Audit, wilson
+from vitviz.evaluation.audit import audit, most_relevant, patch_mask, repeated, same_outline
+from vitviz.evaluation.audit_table import BACKGROUND, COLORS, ENOUGH, OBJECT, OPEN, PARTS, Audit, wilson
 from vitviz.export.audit_report import write_audit
 from vitviz.images.decoding import decode
 from vitviz.images.limits import ImageError
@@ -65,13 +65,17 @@ def test_records_match_runs_with_single_parts(photos: Path) -> None:
         images = torch.from_numpy(vit.pretrained.preprocess(decode(photos / record["image"])).pixels)[None]
         answer = int(vit(images).argmax())
         assert record["target"] == answer
-        for part, patches in (("foreground", left), ("background", right)):
+        maps = [attribute(vit, images, answer, name)[0].values for name in FAST["methods"]]
+        hidden = sorted(right, key=lambda patch: -maps[0].ravel()[patch])[:3]  # a fifth of 15 patches
+        trimmed = [patch for patch in range(15) if patch not in hidden]
+        gray = vit.pretrained.preprocess(decode(photos / record["image"]).convert("L").convert("RGB")).pixels
+        pixels = [images, images, images, torch.from_numpy(gray)[None]]
+        for part, patches, shown in zip(PARTS, (left, right, trimmed, [*range(15)]), pixels, strict=True):
             with torch.no_grad():
-                logits = vit(images, Edits(keep=torch.tensor([patches])))[0]
+                logits = vit(shown, Edits(keep=torch.tensor([patches])))[0]
             assert record[part] == pytest.approx(float(logits.softmax(-1)[answer]), abs=1e-5)
             assert record[f"{part}_answer"] == int(logits.argmax())
-            assert len(record[f"random_{part}"]) == 2
-        maps = [attribute(vit, images, answer, name)[0].values for name in FAST["methods"]]
+            assert len(record.get(f"random_{part}", "--")) == 2
         for name, scores in zip(FAST["methods"], maps, strict=True):
             share = scores.ravel()[left].sum() / scores.sum()
             assert record[f"inside_{name}"] == pytest.approx(float(share), abs=1e-5)
@@ -83,18 +87,29 @@ def test_records_match_runs_with_single_parts(photos: Path) -> None:
     assert labels["elsewhere/2.png"] is None
 
 
-def test_random_sets_have_the_size_and_outline_of_the_mask() -> None:
+def test_random_sets_have_the_size_and_a_similar_outline() -> None:
     mask = np.zeros((7, 11), bool)
     mask[2:5, 3:7] = True
     mask[5, 3] = True
 
-    def outline(shape: np.ndarray) -> int:  # length, with borders that wrap around
-        return sum(int((shape != np.roll(shape, 1, axis)).sum()) for axis in (0, 1))
+    def outline(shape: np.ndarray) -> int:  # length inside the grid
+        return sum(int(np.diff(shape, axis=axis).sum()) for axis in (0, 1))
 
-    drawn = same_outline(mask, 20, np.random.default_rng(0))
+    drawn = same_outline(mask, 50, np.random.default_rng(0))
     assert {int(other.sum()) for other in drawn} == {13}
-    assert {outline(other) for other in drawn} == {outline(mask)}
-    assert len({other.tobytes() for other in drawn} | {mask.tobytes()}) > 15
+    assert np.mean([outline(other) for other in drawn]) < 1.2 * outline(mask)  # 13 single patches have about twice this
+    assert len({other.tobytes() for other in drawn} | {mask.tobytes()}) > 30
+    allowed = np.arange(11) % 11 < 6
+    drawn = same_outline(mask, 20, np.random.default_rng(0), np.broadcast_to(allowed, mask.shape))
+    assert {int(other.sum()) for other in drawn} == {13}
+    assert not drawn[..., 6:].any()
+
+
+def test_most_relevant_patches_lie_where_allowed() -> None:
+    scores = np.arange(20.0).reshape(4, 5)
+    allowed = scores % 5 < 3
+    assert np.flatnonzero(most_relevant(scores, allowed)).tolist() == [12, 15, 16, 17]
+    assert np.flatnonzero(most_relevant(scores, scores == 0)).tolist() == [0]
 
 
 def test_masks_are_proposed_given_or_refused(photos: Path) -> None:
@@ -113,6 +128,17 @@ def test_masks_are_proposed_given_or_refused(photos: Path) -> None:
     record = next(record for record in result.records if record["image"] == "ox/1.png")
     assert "foreground" not in record
     assert "No usable mask: 1 photograph." in result.describe()
+
+
+def test_repeated_patches_are_those_of_a_tag() -> None:
+    photos = list(torch.randn(3, 1, 3, 40, 50, generator=torch.Generator().manual_seed(0)))
+    for image in photos[:2]:
+        image[..., 25:, :23] = torch.linspace(-1, 1, 23)  # patches of 10 x 10 pixels: two whole, and four in part
+    expected = np.zeros((4, 5), bool)
+    expected[2:, :3] = True
+    first, second, plain = photos
+    assert (repeated(first, [plain, second + 0.01, first[..., :10]], (4, 5)) == expected).all()
+    assert not repeated(plain, [first, second], (4, 5)).any()
 
 
 def test_patch_mask_counts_the_pixels_of_each_patch() -> None:
@@ -188,8 +214,9 @@ def record(answer: int, **changes: Any) -> dict[str, Any]:
     honest = {
         "image": "a.png", "target": answer, "label": answer, "confidence": 0.9, "known": None, "covered": 0.5,
         "inside_gae": 0.8, "disagreement": 0.1, "foreground": 0.9, "foreground_answer": answer,
-        "background": 0.1, "background_answer": 1 - answer, "random_foreground": [0.5], "random_background": [0.5],
-        "random_foreground_answers": [answer], "random_background_answers": [answer], "grid": [2, 2],
+        "background": 0.1, "background_answer": 1 - answer, "trimmed": 0.9, "trimmed_answer": answer,
+        "gray": 0.9, "gray_answer": answer, "grid": [2, 2],
+        **{f"random_{part}": [0.5] for part in PARTS[:3]}, **{f"random_{part}_answers": [answer] for part in PARTS[:3]},
         "map": base64.b64encode(bytes((255, 9, 0, 40))).decode(), "mask": base64.b64encode(bytes((192,))).decode(),
     }  # fmt: skip
     return honest | changes
@@ -208,6 +235,9 @@ def made(*records: dict[str, Any]) -> Audit:
         ({"background": 0.9, "background_answer": 0}, ENOUGH, BACKGROUND),
         ({"inside_gae": 0.3}, ENOUGH, BACKGROUND),  # less relevance than patches on the object
         ({"foreground_answer": 1}, ENOUGH, BACKGROUND),  # random patches keep the answer, the object does not
+        ({"trimmed_answer": 1}, ENOUGH, BACKGROUND),  # a few patches of the background change the prediction
+        ({"trimmed_answer": 1, "random_trimmed_answers": [1]}, ENOUGH, OBJECT),  # and any others do, too
+        ({"gray_answer": 1}, ENOUGH, COLORS),
         ({"random_background_answers": [1]}, ENOUGH, OPEN),  # random patches change as many answers
         ({"random_background_answers": [], "random_background": []}, ENOUGH, OPEN),  # no random sets
     ],

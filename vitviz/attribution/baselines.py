@@ -32,7 +32,7 @@ def baseline_images(model: ViT, images: Tensor, kind: Baseline = "blur", patch_s
     """
     if kind == "blur":
         sigma = BLUR * (patch_size or model.config.patch_size)
-        down, across = (_gaussian(extent, sigma).to(images) for extent in images.shape[2:])
+        down, across = (gaussian(extent, sigma).to(images) for extent in images.shape[2:])
         return down @ images @ across.T  # (H, H) @ (B, channels, H, W) @ (W, W)
     if kind == "mean":
         return images.mean(dim=(2, 3), keepdim=True).expand_as(images)
@@ -52,7 +52,7 @@ def pixel_mask(mask: Tensor, patch_size: int) -> Tensor:
     return mask.repeat_interleave(patch_size, 1).repeat_interleave(patch_size, 2)[:, None]
 
 
-def _gaussian(extent: int, sigma: float) -> Tensor:
+def gaussian(extent: int, sigma: float) -> Tensor:
     """Return a Gaussian blur of one axis as a matrix whose rows sum to 1: (extent, extent), float64."""
     at = torch.arange(extent, dtype=torch.float64)
     weights = (-0.5 * ((at[:, None] - at) / sigma) ** 2).exp()

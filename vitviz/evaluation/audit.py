@@ -1,8 +1,10 @@
 """Audit a folder of photographs: do predictions rest on the object, or on the background (a spurious correlation)?
 
 A mask splits the patches of each photograph into foreground and background. The model then sees the tokens of one part
-alone; the other tokens are removed from the sequence. Random sets of patches with the size and outline of the
-foreground, and their complements, are the control: they show how many predictions survive the loss of as many patches.
+alone; the other tokens are removed from the sequence. In a third run, it sees all but the most relevant patches of the
+background. Random sets of patches of the same size and similar outline are the control: they show how many predictions
+survive the loss of as many patches. A shortcut of colors lies on all patches; for it, the model sees the photograph in
+shades of gray.
 
 Shapes: n = gh x gw patches, R random sets, M methods, H x W pixels of the upright photograph.
 """
@@ -17,18 +19,20 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from vitviz.analysis.pca_basis import fit_pca
+from vitviz.attribution.baselines import gaussian
 from vitviz.attribution.registry import attribute, method_named
 from vitviz.evaluation import EvaluationError, check_classifies
-from vitviz.evaluation.audit_table import Audit
+from vitviz.evaluation.audit_table import GRAY, PARTS, Audit
 from vitviz.evaluation.localization import Mask
 from vitviz.evaluation.masking import MaskedModel
 from vitviz.evaluation.runs import Maps, Measure, Stage, Subject, run
 from vitviz.images.decoding import decode
-from vitviz.images.folders import Labeled, batches, class_names, find_images, spread
+from vitviz.images.folders import Batch, Labeled, batches, class_names, find_images, spread
 from vitviz.images.geometry import Geometry
 from vitviz.model.correlation import spearman
 from vitviz.model.trace import AttentionTrace
@@ -39,13 +43,16 @@ METHODS = ("attn_lrp", "gae")
 """Default methods; the report shows the maps of the first one."""
 SETS = 3
 """Default number of random sets for each photograph."""
-KIND = "audit 2"
+KIND = "audit 3"
 """Task of the records; its number counts their formats."""
 PCA_PHOTOS = 24  # photographs to which the principal components of proposed masks are fitted
+HIDDEN = 0.2  # share of the patches to hide in the background, the most relevant ones first
 MIN_COVERED, MAX_COVERED = 0.05, 0.9  # a usable mask has a share of the patches between these
 
-MaskOf = Callable[[Path, AttentionTrace, Geometry], Mask]
-"""Return the mask (gh, gw) of a photograph from its file, its trace and its geometry."""
+SAME = 0.1  # maximum mean difference of normalised pixels between repeated patches, about 6 of 255 levels
+
+MaskOf = Callable[[Batch, AttentionTrace], Mask]
+"""Return the mask (gh, gw) of a photograph from a batch of this photograph and its trace."""
 
 
 def audit(
@@ -73,6 +80,7 @@ def audit(
         methods: names of attribution methods. With several, the disagreement of their maps is measured.
         masks: folder of masks, whose pixels above 0 are the object. The mask of cat/1.jpg is cat/1.png. By default,
             masks are proposed from the first principal component of the tokens, fitted to some of the photographs.
+            Patches that are repeated in one of these, such as a tag, do not belong to the object.
         sets: R, number of random sets for each photograph; 0 for none.
         limit: maximum number of photographs, spread evenly over the subfolders.
         seed: seed of the random sets.
@@ -138,13 +146,32 @@ def _proposed(model: ViT, sample: Sequence[Labeled]) -> MaskOf:
     """Fit principal components to the photographs of `sample`, and return a function that proposes masks (gh, gw)."""
     about = check_classifies(model)
     weight = next(model.parameters())
-    loaded = batches(sample, about.preprocess, 1)
+    loaded = [*batches(sample, about.preprocess, 1)]
     basis = fit_pca(model, [model.trace(batch.images.to(weight.device, weight.dtype)) for batch in loaded])
 
-    def propose(_path: Path, trace: AttentionTrace, _geometry: Geometry) -> Mask:
-        return basis.foreground(model, trace)
+    def propose(photo: Batch, trace: AttentionTrace) -> Mask:
+        others = [other.images for other in loaded if other.paths != photo.paths]
+        return basis.foreground(model, trace) & ~repeated(photo.images, others, trace.grid)
 
     return propose
+
+
+def repeated(images: Tensor, others: Sequence[Tensor], grid: tuple[int, int]) -> Mask:
+    """Return which patches have almost the same pixels at the same place in another photograph: (gh, gw).
+
+    Their neighbors count, too, because a tag or a border rarely ends at the edge of a patch.
+
+    Args:
+        images: (1, channels, H, W) normalised pixels.
+        others: other photographs; those of another size are ignored.
+        grid: (gh, gw).
+    """
+    found = torch.zeros(1, *grid)
+    for other in others:
+        if other.shape == images.shape:
+            difference = (images - other).abs().mean(1)  # (1, H, W)
+            found += F.adaptive_avg_pool2d(difference, grid) < SAME
+    return np.asarray(F.max_pool2d(found, 3, stride=1, padding=1)[0] > 0)
 
 
 def _from_files(masks: Path, root: Path) -> MaskOf:
@@ -155,7 +182,8 @@ def _from_files(masks: Path, root: Path) -> MaskOf:
         EvaluationError: if its size is not that of the photograph.
     """
 
-    def read(path: Path, trace: AttentionTrace, geometry: Geometry) -> Mask:
+    def read(photo: Batch, trace: AttentionTrace) -> Mask:
+        (path,), (geometry,) = photo.paths, photo.geometries
         place = (masks / path.relative_to(root)).with_suffix(".png")
         pixels = np.asarray(decode(place).convert("L")) > 0
         if pixels.shape != geometry.image[::-1]:
@@ -185,18 +213,40 @@ def patch_mask(pixels: Mask, geometry: Geometry, grid: tuple[int, int]) -> Mask:
     return mask
 
 
-def same_outline(mask: Mask, count: int, generator: np.random.Generator) -> Mask:
-    """Return copies of a mask that are randomly mirrored and shifted: (R, gh, gw).
+def same_outline(
+    mask: Mask, count: int, generator: np.random.Generator, allowed: Mask | None = None
+) -> NDArray[np.bool_]:
+    """Return random sets of as many patches as a mask, with a similar outline: (R, gh, gw).
 
-    Shifts wrap around the borders, so that each copy has as many patches as the mask.
+    The mask continues behind the borders of the grid as in a mirror, and each set is what a shifted grid shows of it.
+    Then patches at its edges are added or removed until its size is that of the mask.
+
+    Args:
+        mask: a mask (gh, gw).
+        count: R.
+        generator: random number generator.
+        allowed: patches that the sets may contain, (gh, gw), at least as many as the mask has; by default all.
     """
-    rows, columns = mask.shape
-    copies = []
-    for _ in range(count):
-        mirrored = mask[:: generator.choice((1, -1)), :: generator.choice((1, -1))]
-        shift = divmod(int(generator.integers(1, max(2, rows * columns))), columns)  # not (0, 0)
-        copies.append(np.roll(mirrored, shift, axis=(0, 1)))
-    return np.array(copies, bool).reshape(count, rows, columns)
+    (rows, columns), size = mask.shape, int(mask.sum())
+    plane = np.pad(mask.astype(float), ((rows, rows), (columns, columns)), mode="symmetric")
+    down, across = (gaussian(extent, 1.0).numpy() for extent in plane.shape)
+    plane += down @ plane @ across.T  # above 1 inside the mask; outside, it falls with the distance
+    sets = np.zeros((count, rows * columns), bool)
+    for chosen in sets:
+        top, left = (int(generator.integers(2 * extent + 1)) for extent in mask.shape)
+        seen = plane[top : top + rows, left : left + columns]
+        order = np.argsort(-(seen if allowed is None else np.where(allowed, seen, -1.0)), axis=None, kind="stable")
+        chosen[order[:size]] = True
+    return sets.reshape(count, rows, columns)
+
+
+def most_relevant(scores: NDArray[np.floating[Any]], allowed: Mask) -> Mask:
+    """Return the allowed patches with the highest scores, at most `HIDDEN` of all patches: (gh, gw)."""
+    size = min(max(1, round(HIDDEN * scores.size)), int(allowed.sum()))
+    order = np.argsort(-np.where(allowed, scores, -np.inf), axis=None, kind="stable")
+    chosen = np.zeros(scores.size, bool)
+    chosen[order[:size]] = True
+    return chosen.reshape(scores.shape)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -206,10 +256,12 @@ class _Photo(Subject):
     Args:
         trace: trace of its pixels.
         mask: which patches are foreground, (gh, gw).
+        gray: (1, channels, H, W) normalised pixels of the photograph in shades of gray.
     """
 
     trace: AttentionTrace
     mask: Mask
+    gray: Tensor
 
 
 @dataclass(frozen=True)
@@ -230,14 +282,16 @@ class _Auditor:
     def subjects(self, keys: Sequence[str], paths: Sequence[Path], mask_of: MaskOf) -> Iterator[_Photo]:
         """Yield photographs, given their paths below the folder and their files."""
         weight = next(self.model.parameters())
-        loaded = batches([(path, 0) for path in paths], check_classifies(self.model).preprocess, 1)
+        preprocess = check_classifies(self.model).preprocess
+        loaded = batches([(path, 0) for path in paths], preprocess, 1)
         for key, batch in zip(keys, loaded, strict=True):
             images = batch.images.to(weight.device, weight.dtype)
             with torch.no_grad():
                 trace = self.model.trace(images)
             assert trace.logits is not None  # a classifier
-            mask, target = mask_of(batch.paths[0], trace, batch.geometries[0]), int(trace.logits[0].argmax())
-            yield _Photo(key=key, model=self.model, images=images, target=target, trace=trace, mask=mask)
+            mask, target = mask_of(batch, trace), int(trace.logits[0].argmax())
+            gray = torch.from_numpy(preprocess(decode(batch.paths[0]).convert("L").convert("RGB")).pixels)[None]
+            yield _Photo(key=key, model=self.model, images=images, target=target, trace=trace, mask=mask, gray=gray)
 
     def rows(self, photo: Subject, _maps: Maps, _others: Sequence[str]) -> list[dict[str, Any]]:
         """Return the record of one photograph."""
@@ -255,22 +309,31 @@ class _Auditor:
             **{f"inside_{name}": _inside(scores, mask) for name, scores in zip(self.methods, maps, strict=True)},
         }  # fmt: skip
         usable = MIN_COVERED <= float(mask.mean()) <= MAX_COVERED
-        return [record | (self._parts(photo.images, answer, mask, key) if usable else {})]
+        return [record | (self._parts(photo, maps[0]) if usable else {})]
 
-    def _parts(self, images: Tensor, answer: int, mask: Mask, key: str) -> dict[str, Any]:
-        """Return the prediction and the probability of `answer` for the foreground, the background and random sets."""
-        generator = np.random.default_rng(zlib.crc32(f"{self.seed} {key}".encode(errors="surrogateescape")))
-        chosen = np.concatenate([mask[None], same_outline(mask, self.sets, generator)])  # (1 + R, gh, gw)
-        visible = torch.from_numpy(np.concatenate([chosen, ~chosen]).reshape(2 * len(chosen), -1))  # (2 + 2 R, n)
-        outputs = MaskedModel(self.model, images).outputs(visible, torch.zeros(len(visible), dtype=torch.long))
-        probabilities, answers = outputs.softmax(-1)[:, answer].tolist(), outputs.argmax(-1).tolist()
+    def _parts(self, photo: "_Photo", scores: NDArray[np.floating[Any]]) -> dict[str, Any]:
+        """Return the prediction and the probability of the target for each part, for random sets, and without colors.
+
+        Args:
+            photo: a photograph with a usable mask.
+            scores: map of the first method, (gh, gw).
+        """
+        seed = f"{self.seed} {photo.key}".encode(errors="surrogateescape")
+        mask, generator = photo.mask, np.random.default_rng(zlib.crc32(seed))
+        hidden = most_relevant(scores, ~mask)
+        shifted = np.stack([mask, *same_outline(mask, self.sets, generator)])  # (1 + R, gh, gw)
+        others = np.stack([hidden, *same_outline(hidden, self.sets, generator, ~mask)])
+        visible = np.stack([shifted, ~shifted, ~others])  # (3, 1 + R, gh, gw)
+        rows = torch.from_numpy(visible.reshape(-1, mask.size))  # (3 + 3 R, n)
+        outputs = MaskedModel(self.model, photo.images).outputs(rows, torch.zeros(len(rows), dtype=torch.long))
+        with torch.no_grad():
+            gray = self.model(photo.gray.to(photo.images))[0].cpu().double()
         parts: dict[str, Any] = {}
-        for name, first in (("foreground", 0), ("background", len(chosen))):
-            last = first + len(chosen)
-            parts[name] = probabilities[first]
-            parts[f"{name}_answer"] = answers[first]
-            parts[f"random_{name}"] = probabilities[first + 1 : last]
-            parts[f"random_{name}_answers"] = answers[first + 1 : last]
+        for name, logits in zip(PARTS, [*outputs.split(1 + self.sets), gray[None]], strict=True):
+            probability, *random = logits.softmax(-1)[:, photo.target].tolist()
+            answer, *answers = logits.argmax(-1).tolist()
+            parts |= {name: probability, f"{name}_answer": answer}
+            parts |= {f"random_{name}": random, f"random_{name}_answers": answers} if name != GRAY else {}
         return parts
 
 

@@ -26,12 +26,17 @@ MARGIN = 0.1
 """For the verdict "background": maximum share of predictions that hiding the object changes beyond random patches."""
 Z = NormalDist().inv_cdf((1 + LEVEL) / 2)  # quantile of the normal distribution
 
-BACKGROUND, OBJECT, OPEN = "background", "object", "not decided"
+GRAY = "gray"
+PARTS = ("foreground", "background", "trimmed", GRAY)
+"""What the model sees of a photograph: see `MEANS`."""
+COLORS, BACKGROUND, OBJECT, OPEN = "colors", "background", "object", "not decided"
 VERDICTS = {
+    COLORS: "without its colors, most photographs have another prediction",
     BACKGROUND: "with the background alone, most predictions stay the same, and hiding the object changes at most "
     f"{percent(MARGIN)} more of the predictions than hiding random patches does; or the object alone keeps fewer "
-    "predictions than random patches do; or the map puts less relevance on the object than a map without information "
-    "(inside below covered)",
+    "predictions than random patches do; or hiding the most relevant patches of the background changes more "
+    "predictions than hiding random patches of it does; or the map puts less relevance on the object than a map "
+    "without information (inside below covered)",
     OBJECT: "hiding the object changes more predictions than hiding random patches does, and the map puts more "
     "relevance on it than a map without information (inside above covered)",
     OPEN: f"the confidence intervals show neither, or fewer than {ENOUGH} photographs have a usable mask, or there are "
@@ -40,14 +45,17 @@ VERDICTS = {
 MEANS = (
     "Each row is one predicted class, over the photographs with this prediction. Foreground and background: the share "
     "of photographs whose prediction stays the same if the model sees the tokens of only this part, with the 95 % "
-    "Wilson interval; in brackets, the same share for random sets of patches with the same size and outline. Inside: "
+    "Wilson interval; in brackets, the same share for random sets of patches of the same size and similar outline. "
+    "Trimmed: the same without the most relevant patches of the background, a fifth of all patches. Gray: the same for "
+    "the whole photograph in shades of gray. Inside: "
     "the share of the map's positive relevance in the mask, with the 95 % bootstrap confidence interval. Covered: the "
     "share of the patches in the mask, which is what `inside` would be for a map without information."
 )
 MEANS_NOT = (
-    "A verdict holds for this model, these photographs and these masks. It does not say that using the background is "
-    "wrong: sky may be a good reason for a parachute. The test cannot detect a shortcut that lies only on the object. "
-    "Where masks miss the object, a verdict means nothing: check the outlines in the contact sheet."
+    "A verdict holds for this model, these photographs and these masks. It does not say that using the background or "
+    "colors is wrong: sky may be a good reason for a parachute, and orange for an orange. Apart from colors, the test "
+    "cannot detect a shortcut that lies only on the object. Where masks miss the object, a verdict means nothing: "
+    "check the outlines in the contact sheet."
 )
 
 
@@ -62,8 +70,8 @@ class Answer:
         correct: number of photographs whose folder is named after this class; `None` if no folder is a class.
         covered: mean share of patches in the mask.
         inside: mean share of the first method's positive relevance in the mask.
-        foreground, background: share of photographs with the same prediction from this part alone.
-        random_foreground, random_background: the same for random sets, mean over the sets; NaN without sets.
+        keeps: for each of `PARTS`, the share of photographs with the same prediction.
+        random: the same for random sets, mean over the sets; NaN without sets.
         verdict: one of `VERDICTS`.
     """
 
@@ -73,10 +81,8 @@ class Answer:
     correct: int | None
     covered: float
     inside: Estimate
-    foreground: Estimate
-    background: Estimate
-    random_foreground: float
-    random_background: float
+    keeps: Mapping[str, Estimate]
+    random: Mapping[str, float]
     verdict: str
 
 
@@ -98,13 +104,14 @@ class Audit:
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """Return one row per predicted class: first "background", then "not decided"; then by `background`, falling."""
+        """Return one row per predicted class, ordered by verdict ("object" last), then by `background`, falling."""
         by_answer: dict[int, list[Record]] = {}
         for record in self.records:
             by_answer.setdefault(record["target"], []).append(record)
         rows = [_answer(self.labels[answer], records, self._inside) for answer, records in by_answer.items()]
-        order = (BACKGROUND, OPEN, OBJECT)
-        return tuple(sorted(rows, key=lambda row: (order.index(row.verdict), -np.nan_to_num(row.background.value))))
+        order = (COLORS, BACKGROUND, OPEN, OBJECT)
+        share = {row.label: float(np.nan_to_num(row.keeps["background"].value)) for row in rows}
+        return tuple(sorted(rows, key=lambda row: (order.index(row.verdict), -share[row.label])))
 
     @property
     def _inside(self) -> str:
@@ -115,33 +122,22 @@ class Audit:
         answers, images = self.answers, counted(len(self.records), "photograph")
         named = {verdict: [row.label for row in answers if row.verdict == verdict] for verdict in VERDICTS}
         words = [f"{images}, {counted(len(answers), 'different prediction')}."]
-        if named[BACKGROUND]:
-            words.append(f"Rest on the background: {', '.join(named[BACKGROUND])}.")
-        if named[OBJECT]:
-            words.append(f"Rest on the object: {', '.join(named[OBJECT])}.")
-        if named[OPEN]:
-            words.append(f"Not decided: {', '.join(named[OPEN])}.")
+        start = {COLORS: "Rest on colors", BACKGROUND: "Rest on the background", OBJECT: "Rest on the object"}
+        for verdict, labels in named.items():
+            if labels:
+                words.append(f"{start.get(verdict, 'Not decided')}: {', '.join(labels)}.")
         if unusable := sum("foreground" not in record for record in self.records):
             words.append(f"No usable mask: {counted(unusable, 'photograph')}.")
         return " ".join(words)
 
     def cells(self) -> list[list[str]]:
         """Return the table of `answers` as text, header first."""
-        header = [
-            "predicted class",
-            "photographs",
-            "usable",
-            "inside",
-            "covered",
-            "foreground",
-            "background",
-            "verdict",
-        ]
+        header = ["predicted class", "photographs", "usable", "inside", "covered", *PARTS, "verdict"]
         rows = [
             [
                 row.label, str(row.photographs), str(row.usable), _interval(row.inside), percent(row.covered, 2),
-                f"{_interval(row.foreground)} [{percent(row.random_foreground, 2)}]",
-                f"{_interval(row.background)} [{percent(row.random_background, 2)}]", row.verdict,
+                *(f"{_interval(row.keeps[part])} [{percent(row.random[part], 2)}]" for part in PARTS if part != GRAY),
+                _interval(row.keeps[GRAY]), row.verdict,
             ]
             for row in self.answers
         ]  # fmt: skip
@@ -153,7 +149,6 @@ class Audit:
 
     def columns(self) -> dict[str, list[Any]]:
         """Return columns with a value for each photograph, without maps and masks; `None` for missing values."""
-        parts = ("foreground", "background")
         columns: dict[str, list[Any]] = {
             "image": [record["image"] for record in self.records],
             "answer": [self.labels[record["target"]] for record in self.records],
@@ -161,9 +156,11 @@ class Audit:
         }
         names = ["confidence", "known", *(f"inside_{name}" for name in self.settings["methods"]), "covered"]
         columns |= {name: [record[name] for record in self.records] for name in [*names, "disagreement"]}
-        for part in parts:
+        for part in PARTS:
             columns[part] = [record.get(part) for record in self.records]
             columns[f"{part}_keeps"] = [keeps(record, part) for record in self.records]
+            if part == GRAY:
+                continue
             columns[f"random_{part}"] = [_mean(record.get(f"random_{part}")) for record in self.records]
             columns[f"random_{part}_keeps"] = [random_keeps(record, part) for record in self.records]
         return columns
@@ -195,7 +192,7 @@ class Audit:
 
 
 def keeps(record: Record, part: str) -> bool | None:
-    """Return whether the prediction from a part alone is the same; `None` without a usable mask."""
+    """Return whether the prediction from one of `PARTS` is the same; `None` without a usable mask."""
     return None if part not in record else record[f"{part}_answer"] == record["target"]
 
 
@@ -219,8 +216,6 @@ def _answer(label: str, records: Sequence[Record], inside: str) -> Answer:
     usable = [record for record in records if "foreground" in record]
     is_correct = [record["label"] == record["target"] for record in records if record["label"] is not None]
     shares = [record[inside] for record in usable if record[inside] is not None]
-    kept = {part: [bool(keeps(record, part)) for record in usable] for part in ("foreground", "background")}
-    random = {part: [random_keeps(record, part) for record in usable] for part in kept}
     return Answer(
         label=label,
         photographs=len(records),
@@ -228,32 +223,37 @@ def _answer(label: str, records: Sequence[Record], inside: str) -> Answer:
         correct=sum(is_correct) if is_correct else None,
         covered=float(np.mean([record["covered"] for record in usable])) if usable else np.nan,
         inside=bootstrap_mean(shares),
-        foreground=wilson(sum(kept["foreground"]), len(usable)),
-        background=wilson(sum(kept["background"]), len(usable)),
-        random_foreground=_nan_mean(random["foreground"]),
-        random_background=_nan_mean(random["background"]),
+        keeps={part: _kept(usable, part) for part in PARTS},
+        random={part: _nan_mean([random_keeps(record, part) for record in usable]) for part in PARTS},
         verdict=_verdict(usable, inside),
     )
 
 
+def _kept(records: Sequence[Record], part: str) -> Estimate:
+    """Return the share of photographs with the same prediction from one of `PARTS`."""
+    return wilson(sum(bool(keeps(record, part)) for record in records), len(records))
+
+
 def _verdict(records: Sequence[Record], inside: str) -> str:
-    """Decide whether predictions rest on the object or on the background.
+    """Decide whether predictions rest on the object, on the background or on colors.
 
     Args:
         records: of photographs with usable masks.
         inside: key of the share of the relevance that lies inside the mask.
     """
-    parts = ("foreground", "background")
-    kept = {part: np.array([keeps(record, part) for record in records], float) for part in parts}
-    random = {part: np.array([random_keeps(record, part) for record in records], float) for part in parts}  # None: NaN
-    if len(records) < ENOUGH or np.isnan(random["background"]).any():
+    if len(records) < ENOUGH or any(random_keeps(record, "background") is None for record in records):
         return OPEN
-    # shares of predictions that change beyond random patches: without the object, and with the object alone
-    cost = bootstrap_mean(random["background"] - kept["background"])
-    loss = bootstrap_mean(random["foreground"] - kept["foreground"])
+    if _kept(records, GRAY).high < 0.5:
+        return COLORS
+
+    def change(part: str) -> Estimate:
+        """Return the share of predictions that a part changes beyond random patches."""
+        return bootstrap_mean([(random_keeps(record, part) or 0.0) - bool(keeps(record, part)) for record in records])
+
+    cost = change("background")
     excess = bootstrap_mean([record[inside] - record["covered"] for record in records if record[inside] is not None])
-    sufficient = wilson(int(kept["background"].sum()), len(records)).low > 0.5 and cost.value <= MARGIN
-    if sufficient or loss.low > 0.0 or excess.high < 0.0:
+    sufficient = _kept(records, "background").low > 0.5 and cost.value <= MARGIN
+    if sufficient or change("foreground").low > 0.0 or change("trimmed").low > 0.0 or excess.high < 0.0:
         return BACKGROUND
     return OBJECT if cost.low > 0.0 and excess.low > 0.0 else OPEN
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from urllib.parse import urlencode
 
-from vitviz.evaluation.audit_table import BACKGROUND, MEANS, MEANS_NOT, VERDICTS, Audit
+from vitviz.evaluation.audit_table import BACKGROUND, COLORS, GRAY, MEANS, MEANS_NOT, PARTS, VERDICTS, Audit, keeps
 from vitviz.evaluation.records import Record
 from vitviz.export.report import PAGE, Report, Table, Tile, write_report
 from vitviz.formatting import counted, percent
@@ -17,9 +17,11 @@ SHEET = (
     "outline of the foreground. Below are probabilities of the predicted class, also if the model sees only a part. "
     "Click a photograph to open it in the explorer, which must run at the address below."
 )
+TITLES = dict(zip(PARTS, ("foreground alone", "background alone", "background trimmed", "in gray"), strict=True))
 SORTS: Mapping[str, tuple[str, int]] = {
     "background alone, highest probability first": ("background", -1),
     "foreground alone, lowest probability first": ("foreground", 1),
+    "gray, lowest probability first": (GRAY, 1),
     "relevance inside the mask, lowest first": ("inside", 1),
     "disagreement of methods, highest first": ("disagreement", -1),
     "confidence, lowest first": ("confidence", 1),
@@ -46,7 +48,7 @@ def write_audit(
         title="Predictions",
         texts=[MEANS, f"Verdict: {verdicts}", MEANS_NOT],
         rows=audit.cells(),
-        marked=[index for index, row in enumerate(answers) if row.verdict == BACKGROUND],
+        marked=[index for index, row in enumerate(answers) if row.verdict in (BACKGROUND, COLORS)],
     )
     query = f"?{urlencode({'tab': 'why', 'model': model})}"
     tiles = [_tile(record, audit, f"inside_{first}", place, query) for place, record in enumerate(audit.records)]
@@ -69,15 +71,15 @@ def _tile(record: Record, audit: Audit, inside: str, place: int, query: str) -> 
     if record["known"] is False:
         lines.append("perhaps none of the classes")
     if "foreground" in record:
-        for part in ("foreground", "background"):
-            keeps = record[f"{part}_answer"] == record["target"]
-            other = "" if keeps else f", {audit.labels[record[f'{part}_answer']]} instead"
-            if keeps and part == "background":
+        for part, title in TITLES.items():
+            is_same = keeps(record, part)
+            other = "" if is_same else f", {audit.labels[record[f'{part}_answer']]} instead"
+            if is_same and part == "background":
                 flagged = len(lines)
-            lines.append(f"{part} alone: {percent(record[part], 2)}{other}")
+            lines.append(f"{title}: {percent(record[part], 2)}{other}")
     else:
         lines.append("no usable mask")
-    numbers = {name: record.get(name) for name in ("foreground", "background", "disagreement", "confidence")}
+    numbers = {name: record.get(name) for name in ("foreground", "background", GRAY, "disagreement", "confidence")}
     return Tile(
         image=record["image"], grid=(record["grid"][0], record["grid"][1]), map=record["map"], mask=record["mask"],
         answer=label, lines=lines, flagged=flagged, query=query,
