@@ -29,7 +29,7 @@ from vitviz.analysis.tokens import TokenPCA, token_pca
 from vitviz.attribution.attention import Fusion, attention_heads, check_head
 from vitviz.attribution.inputs import Method
 from vitviz.attribution.registry import attribute, check_options, default_methods
-from vitviz.attribution.target_specs import OTHER_MODEL, Named, TargetOf
+from vitviz.attribution.target_specs import OTHER_MODEL, Contrast, Named, TargetOf
 from vitviz.errors import VitvizError
 from vitviz.evaluation.evidence import METHOD, PASSES, Evidence, evidence
 from vitviz.evaluation.faithfulness import Faithfulness, Maps, curve_passes, faithfulness
@@ -335,7 +335,7 @@ class View:
         method: str | Method | None = None,
         target: TargetOf | None = None,
         *,
-        contrast: tuple[Named, Named] | None = None,
+        contrast: Contrast | None = None,
         **options: Any,
     ) -> Heatmap:
         """Return a map of the patches that support a class or another target.
@@ -377,7 +377,7 @@ class View:
         maps: Maps,
         target: TargetOf | None = None,
         *,
-        contrast: tuple[Named, Named] | None = None,
+        contrast: Contrast | None = None,
         **options: Any,
     ) -> tuple[Faithfulness, ...]:
         """Test maps by deletion and insertion of patches; see `vitviz.evaluation.faithfulness.faithfulness`.
@@ -401,9 +401,7 @@ class View:
             return faithfulness(self.model, self.images, maps, target, contrast=contrast, **options)
 
     @check_arguments(ExplorerError)
-    def evidence(
-        self, target: TargetOf | None = None, *, contrast: tuple[Named, Named] | None = None, **options: Any
-    ) -> Evidence:
+    def evidence(self, target: TargetOf | None = None, *, contrast: Contrast | None = None, **options: Any) -> Evidence:
         """Return small sets of patches that alone keep the prediction, and one whose removal changes it.
 
         `view.evidence().describe()` states them in sentences, and `view.show_patches(...)` draws one. A set is
@@ -456,7 +454,7 @@ class View:
         *,
         query: Query | None = None,
         target: TargetOf | None = None,
-        contrast: tuple[Named, Named] | None = None,
+        contrast: Contrast | None = None,
     ) -> HeadStatistics:
         """Return statistics of every head; see `vitviz.analysis.head_statistics.head_statistics`."""
         return head_statistics(
@@ -469,15 +467,13 @@ class View:
         classes: Sequence[Named] | None = None,
         *,
         target: TargetOf | None = None,
-        contrast: tuple[Named, Named] | None = None,
+        contrast: Contrast | None = None,
     ) -> LogitLens:
         """Return readings of classes or of a target after each block; see `vitviz.analysis.logit_lens.logit_lens`."""
         return logit_lens(self.model, self.trace, classes, target=target, contrast=contrast)
 
     @check_arguments(ExplorerError)
-    def decompose(
-        self, target: TargetOf | None = None, *, contrast: tuple[Named, Named] | None = None
-    ) -> Decomposition:
+    def decompose(self, target: TargetOf | None = None, *, contrast: Contrast | None = None) -> Decomposition:
         """Return the score of a target as a sum over heads, tokens and MLPs; see `vitviz.analysis.decomposition`."""
         return decompose(self.model, self.trace, target, contrast=contrast)
 
@@ -490,7 +486,7 @@ class View:
         key: Query,
         *,
         target: TargetOf | None = None,
-        contrast: tuple[Named, Named] | None = None,
+        contrast: Contrast | None = None,
         **options: Any,
     ) -> Edge:
         """Return why a head's query attends to a key, and what this adds to a target; see `vitviz.analysis.edges.edge`.
@@ -507,7 +503,7 @@ class View:
         return edge(self.model, self.trace, *place, **options)
 
     @check_arguments(ExplorerError)
-    def sinks(self, target: TargetOf | None = None, *, contrast: tuple[Named, Named] | None = None) -> Sinks:
+    def sinks(self, target: TargetOf | None = None, *, contrast: Contrast | None = None) -> Sinks:
         """Return patches with an outlying norm or share of attention, and the neurons that make them; see
         `vitviz.analysis.sinks.sinks`.
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from vitviz.analysis import AnalysisError
 from vitviz.analysis.bootstrap import Estimate, interval, resample
 from vitviz.analysis.decomposition import centered_scores
-from vitviz.attribution.target_specs import Named, TargetOf, resolve_target
+from vitviz.attribution.target_specs import Contrast, TargetOf, resolve_target
 from vitviz.attribution.targets import Target
 from vitviz.fields import check_arguments
 from vitviz.formatting import counted, short_repr
@@ -94,7 +94,7 @@ def circuit(
     folder: str | os.PathLike[str],
     target: TargetOf | None = None,
     *,
-    contrast: tuple[Named, Named] | None = None,
+    contrast: Contrast | None = None,
     keep: float = 0.8,
     limit: int = 40,
     sets: int = 10,
@@ -181,7 +181,7 @@ class Runs:
         batches: Sequence[Tensor],
         means: Sequence[Means],
         target: TargetOf | None,
-        contrast: tuple[Named, Named] | None,
+        contrast: Contrast | None,
     ) -> None:
         self.model, self.means = model, means
         self.inputs: list[tuple[Tensor, Target]] = []

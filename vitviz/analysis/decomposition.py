@@ -24,7 +24,7 @@ from vitviz.analysis.logit_lens import check_one_image
 from vitviz.analysis.tokens import block_outputs
 from vitviz.attribution.attention import used_rows
 from vitviz.attribution.attn_lrp import KINDS, AttnLRP
-from vitviz.attribution.target_specs import Named, TargetOf, resolve_target
+from vitviz.attribution.target_specs import Contrast, TargetOf, resolve_target
 from vitviz.attribution.targets import Target
 from vitviz.formatting import short_repr
 from vitviz.model.devices import double, double_module
@@ -132,7 +132,7 @@ class Direct(AttnLRP):
 
 @torch.no_grad()
 def decompose(
-    model: ViT, trace: AttentionTrace, target: TargetOf | None = None, *, contrast: tuple[Named, Named] | None = None
+    model: ViT, trace: AttentionTrace, target: TargetOf | None = None, *, contrast: Contrast | None = None
 ) -> Decomposition:
     """Compute the contribution of each head, token and MLP to a class's logit minus the mean of all logits.
 
@@ -191,7 +191,7 @@ def _decomposition(blocks: tuple[int, ...], terms: Terms, target: Target) -> Dec
 
 
 def target_reading(
-    model: ViT, trace: AttentionTrace, target: TargetOf | None = None, contrast: tuple[Named, Named] | None = None
+    model: ViT, trace: AttentionTrace, target: TargetOf | None = None, contrast: Contrast | None = None
 ) -> Reading:
     """Return how a target whose score is linear in the final tokens reads them; arguments as in `decompose`.
 
@@ -221,7 +221,7 @@ def target_reading(
 
 
 def linear_target(
-    model: ViT, trace: AttentionTrace, target: TargetOf | None = None, contrast: tuple[Named, Named] | None = None
+    model: ViT, trace: AttentionTrace, target: TargetOf | None = None, contrast: Contrast | None = None
 ) -> Target:
     """Return the target, whose score must be linear in logits or features; arguments and errors as in `decompose`."""
     check_one_image(trace, windows=True)

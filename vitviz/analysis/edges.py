@@ -20,7 +20,7 @@ from vitviz.analysis import AnalysisError
 from vitviz.analysis.decomposition import Reading, centered_scores, head_effects, target_reading, value_effects
 from vitviz.analysis.logit_lens import check_one_image
 from vitviz.attribution.attention import check_head
-from vitviz.attribution.target_specs import Named, TargetOf
+from vitviz.attribution.target_specs import Contrast, TargetOf
 from vitviz.formatting import short_repr
 from vitviz.images.folders import batches, find_images, spread
 from vitviz.model.config import PositionTable
@@ -88,7 +88,7 @@ def edge(
     key: Query,
     *,
     target: TargetOf | None = None,
-    contrast: tuple[Named, Named] | None = None,
+    contrast: Contrast | None = None,
     cut: bool = False,
     means: Tensor | None = None,
     reading: Reading | None = None,

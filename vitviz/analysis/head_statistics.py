@@ -19,7 +19,7 @@ from vitviz.analysis import AnalysisError
 from vitviz.analysis.attention_statistics import QueryRange, place_in_windows, row_statistics
 from vitviz.analysis.importance import Importance
 from vitviz.analysis.statistic import Reads, Statistic
-from vitviz.attribution.target_specs import Named, TargetLike, TargetOf, resolve_target
+from vitviz.attribution.target_specs import Contrast, TargetLike, TargetOf, resolve_target
 from vitviz.formatting import data_frame, short_repr, text_table
 from vitviz.images.folders import batches, find_images, spread
 from vitviz.images.geometry import Geometry
@@ -177,7 +177,7 @@ def head_statistics(
     names: Collection[str] | None = None,
     query: Query | None = None,
     target: TargetLike = None,
-    contrast: tuple[Named, Named] | None = None,
+    contrast: Contrast | None = None,
 ) -> HeadStatistics:
     """Compute statistics of every head of a trace.
 
@@ -260,7 +260,7 @@ def folder_statistics(
     names: Collection[str] | None = None,
     query: Query | None = None,
     target: TargetOf | None = None,
-    contrast: tuple[Named, Named] | None = None,
+    contrast: Contrast | None = None,
     batch_size: int = 8,
     limit: int | None = None,
     size: int | None = None,

@@ -7,7 +7,7 @@ normalised.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitviz.analysis import AnalysisError
 from vitviz.attribution.baselines import baseline_images, pixel_mask
-from vitviz.attribution.target_specs import FEATURE_TARGETS, Named, TargetLike, reads_features, resolve_target
+from vitviz.attribution.target_specs import FEATURE_TARGETS, Contrast, TargetLike, reads_features, resolve_target
 from vitviz.attribution.targets import Scale
 from vitviz.fields import check_arguments
 from vitviz.formatting import data_frame, short_repr
@@ -35,6 +35,9 @@ Drop = Literal["remove", "blur", "mean", "zero", "black"]
 
 Order = Literal["probability", "change"]
 """Order of classes after an intervention: by probability, or by absolute change of the probability."""
+
+Outputs = tuple[Tensor, Tensor]
+"""Logits (B, C) and, on request, features (B, F) of a run, in float64 on the CPU; missing ones are (B, 0)."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,7 @@ def intervene(
     positions: bool = True,
     before: Tensor | None = None,
     target: TargetLike = None,
-    contrast: tuple[Named, Named] | None = None,
+    contrast: Contrast | None = None,
 ) -> Change:
     """Run the model with changes and compare with the unchanged run. Changes can be combined.
 
@@ -202,7 +205,7 @@ def intervene(
 
 @torch.no_grad()
 def change_of(
-    model: ViT, before: Tensor, after: Tensor, target: TargetLike = None, contrast: tuple[Named, Named] | None = None
+    model: ViT, before: Tensor, after: Tensor, target: TargetLike = None, contrast: Contrast | None = None
 ) -> Change:
     """Return the change of predictions between two runs from their final tokens, (B, N, D) each; see `intervene`."""
     features = reads_features(model, target)
@@ -220,7 +223,7 @@ def patch(
     tokens: Iterable[tuple[int, Query]] = (),
     stream: int | None = None,
     target: TargetLike = None,
-    contrast: tuple[Named, Named] | None = None,
+    contrast: Contrast | None = None,
 ) -> Change:
     """Run the model with some values from the run of another photograph, and compare with the run of its own.
 
@@ -271,18 +274,22 @@ def patch(
     return change_of(model, trace.tokens, model.finish(x), target, contrast)
 
 
-def _change(
-    model: ViT,
-    before: tuple[Tensor, Tensor],
-    after: tuple[Tensor, Tensor],
-    target: TargetLike,
-    contrast: tuple[Named, Named] | None,
-) -> Change:
+def _change(model: ViT, before: Outputs, after: Outputs, target: TargetLike, contrast: Contrast | None) -> Change:
     """Return the change between two results of `_read`."""
     labels = model.pretrained.labels if model.pretrained else ()
-    explained = target is not None or contrast is not None
-    readings = _readings(model, target, contrast, before, after) if explained else {}
-    return Change(before[0].numpy(), after[0].numpy(), labels, model.problem_type, **readings)
+    change = Change(before[0].numpy(), after[0].numpy(), labels, model.problem_type)
+    if target is None and contrast is None:
+        return change
+    resolved = resolve_target(model, before[0], target, contrast)
+    assert resolved is not None  # a target is given
+    readings = [resolved.reading(outputs[resolved.features]).numpy() for outputs in (before, after)]
+    return replace(
+        change,
+        target=resolved.description,
+        scale=resolved.reading_scale,
+        target_before=readings[0],
+        target_after=readings[1],
+    )
 
 
 def _outputs(
@@ -292,11 +299,8 @@ def _outputs(
     features: bool,
     logits: Tensor | None = None,
     positions: bool = True,
-) -> tuple[Tensor, Tensor]:
-    """Return the logits (B, C) and, on request, the features (B, F), in float64 on the CPU; missing ones are (B, 0).
-
-    `logits` are the logits of these images, if known.
-    """
+) -> Outputs:
+    """Return the outputs of a run; `logits` are the logits of these images, if known."""
     if logits is not None and not features:
         return logits.detach().cpu().double(), torch.zeros(len(images), 0, dtype=torch.float64)
     if positions and not (edits or features) and model.head is not None:
@@ -305,33 +309,12 @@ def _outputs(
     return _read(model, model.encode(embedded, model.angles(grid) if positions else None, edits), features)
 
 
-def _read(model: ViT, tokens: Tensor, features: bool) -> tuple[Tensor, Tensor]:
-    """Return logits (B, C) and features (B, F) as `_outputs` does, from final tokens (B, N, D)."""
+def _read(model: ViT, tokens: Tensor, features: bool) -> Outputs:
+    """Return the outputs from final tokens (B, N, D)."""
     missing = tokens.new_zeros(len(tokens), 0)
     logits = missing if model.head is None else model.classify(tokens)
     pooled = model.read_out(tokens) if features else missing
     return logits.detach().cpu().double(), pooled.detach().cpu().double()
-
-
-def _readings(
-    model: ViT,
-    target: TargetLike,
-    contrast: tuple[Named, Named] | None,
-    before: tuple[Tensor, Tensor],
-    after: tuple[Tensor, Tensor],
-) -> dict[str, Any]:
-    """Return a target's name, scale and readings as fields of `Change`; `before` and `after` come from `_outputs`."""
-    resolved = resolve_target(model, before[0], target, contrast)
-    assert resolved is not None  # a target is given
-    target_before, target_after = (
-        resolved.reading(features if resolved.features else logits).numpy() for logits, features in (before, after)
-    )
-    return {
-        "target": resolved.description,
-        "scale": resolved.reading_scale,
-        "target_before": target_before,
-        "target_after": target_after,
-    }
 
 
 def hidden_grid(model: ViT, images: Tensor) -> tuple[tuple[int, int], int]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitviz.analysis import AnalysisError
-from vitviz.attribution.target_specs import Named, TargetOf, class_index, class_name, resolve_target
+from vitviz.attribution.target_specs import Contrast, Named, TargetOf, class_index, class_name, resolve_target
 from vitviz.attribution.targets import Scale, Target
 from vitviz.formatting import data_frame, short_repr
 from vitviz.model.trace import AttentionTrace
@@ -77,7 +77,7 @@ def logit_lens(
     classes: Sequence[Named] | None = None,
     *,
     target: TargetOf | None = None,
-    contrast: tuple[Named, Named] | None = None,
+    contrast: Contrast | None = None,
 ) -> LogitLens:
     """Apply final norm and classifier to the tokens after each block, or read a target from them.
 
@@ -128,7 +128,7 @@ def _targets(
     trace: AttentionTrace,
     classes: Sequence[Named] | None,
     target: TargetOf | None,
-    contrast: tuple[Named, Named] | None,
+    contrast: Contrast | None,
 ) -> list[Target]:
     """Return the targets to read, with one image each: one for each class, or the given target."""
     if target is not None or contrast is not None:

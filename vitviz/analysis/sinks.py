@@ -18,7 +18,7 @@ from vitviz.analysis import AnalysisError
 from vitviz.analysis.interventions import Change, change_of
 from vitviz.analysis.logit_lens import check_one_image
 from vitviz.analysis.tokens import token_norms
-from vitviz.attribution.target_specs import Named, TargetLike
+from vitviz.attribution.target_specs import Contrast, TargetLike
 from vitviz.formatting import percent, short_repr
 from vitviz.model.layers import Block, LayerScale
 from vitviz.model.registers import Neuron, find_neurons, norm_outliers, without_neurons
@@ -98,7 +98,7 @@ def sinks(
     trace: AttentionTrace,
     *,
     target: TargetLike = None,
-    contrast: tuple[Named, Named] | None = None,
+    contrast: Contrast | None = None,
 ) -> Sinks:
     """Find the sinks of one photograph, and the exact effect of the neurons that drive their norms.
 
@@ -139,9 +139,7 @@ def sinks(
         )
         for block, token in np.argwhere(outlying)
     )
-    if not isinstance(trace, Trace):
-        return Sinks(sinks=found, attention=attention, written=written, norms=norms, neurons=(), change=None)
-    neurons = () if model.config.norms.post else find_neurons(model, trace)
+    neurons = find_neurons(model, trace) if isinstance(trace, Trace) and not model.config.norms.post else ()
     change = None
     if neurons and (trace.logits is not None or target is not None):
         places = [(neuron.block, neuron.index) for neuron in neurons]

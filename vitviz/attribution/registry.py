@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitviz.attribution.inputs import Case, Method
-from vitviz.attribution.target_specs import FEATURE_TARGETS, Named, TargetLike, resolve_target
+from vitviz.attribution.target_specs import FEATURE_TARGETS, Contrast, TargetLike, resolve_target
 from vitviz.attribution.targets import ExplainError
 from vitviz.fields import check_arguments, describe_type, field_types, matches_type, plain
 from vitviz.heatmap import Heatmap
@@ -78,7 +78,7 @@ def attribute(
     target: TargetLike = None,
     method: str | Method | None = None,
     *,
-    contrast: tuple[Named, Named] | None = None,
+    contrast: Contrast | None = None,
     trace: AttentionTrace | None = None,
     **options: Any,
 ) -> list[Heatmap]:
@@ -110,7 +110,7 @@ def score_tokens(
     images: Tensor,
     target: TargetLike,
     method: Method,
-    contrast: tuple[Named, Named] | None,
+    contrast: Contrast | None,
     trace: AttentionTrace | None,
     options: Mapping[str, Any],
 ) -> tuple[Case, Tensor]:

@@ -27,6 +27,8 @@ from vitviz.phrases import Phrase, items
 MAX_NUMBER = 1e6  # largest size of a direction's numbers: products of larger ones overflow in single precision
 Named = int | str
 """A class: its index, or its label."""
+Contrast = tuple[Named, Named]
+"""Two classes (A, B): why A rather than B."""
 FEATURE_TARGETS = "Unit(i), Direction(vector) or Similarity(view)"
 """Targets that need no classifier, as part of error messages."""
 OTHER_MODEL = "Expected a view of the same model, got a view of another model. Open both photographs with one Explorer."
@@ -258,7 +260,7 @@ def resolve_target(
     model: ViT,
     logits: Tensor | None,
     target: TargetLike = None,
-    contrast: tuple[Named, Named] | None = None,
+    contrast: Contrast | None = None,
     batch: int | None = None,
 ) -> Target | None:
     """Return the target of a batch.
@@ -351,7 +353,7 @@ def _of_classes(model: ViT, indices: list[int]) -> Target:
     return Target(torch.tensor(indices)[:, None], "class", names, model.problem_type)
 
 
-def _contrast(model: ViT, contrast: tuple[Named, Named], batch: int) -> Target:
+def _contrast(model: ViT, contrast: Contrast, batch: int) -> Target:
     check_classifier(model, "a contrast of two classes")
     first, second = (class_index(model, named) for named in contrast)
     if first == second:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitviz.attribution.registry import score_patches
-from vitviz.attribution.target_specs import Named, TargetOf, reads_features, resolve_target
+from vitviz.attribution.target_specs import Contrast, TargetOf, reads_features, resolve_target
 from vitviz.attribution.targets import Target
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.faithfulness import Floats, Maps, flat_maps, rank_patches
@@ -196,7 +196,7 @@ def search(
     images: Tensor,
     target: TargetOf | None = None,
     *,
-    contrast: tuple[Named, Named] | None = None,
+    contrast: Contrast | None = None,
     keep: float | None = None,
     sets: int = SETS,
     heatmap: Maps | None = None,
@@ -233,7 +233,7 @@ def find_set(
     images: Tensor,
     target: TargetOf | None = None,
     *,
-    contrast: tuple[Named, Named] | None = None,
+    contrast: Contrast | None = None,
     keep: float | None = None,
     apart: Collection[tuple[int, int]] = (),
     removes: bool = False,
@@ -268,7 +268,7 @@ def _rule(
     model: ViT,
     images: Tensor,
     target: TargetOf | None,
-    contrast: tuple[Named, Named] | None,
+    contrast: Contrast | None,
     keep: float | None,
     sets: int = 1,
 ) -> "_Rule":

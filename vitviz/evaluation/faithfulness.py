@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from vitviz.analysis.interventions import Drop
-from vitviz.attribution.target_specs import Named, TargetLike, TargetOf, reads_features, resolve_target
+from vitviz.attribution.target_specs import Contrast, TargetLike, TargetOf, reads_features, resolve_target
 from vitviz.attribution.targets import ExplainError, Scale, Target
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.masking import MaskedModel, Progress, usual_baseline
@@ -325,7 +325,7 @@ def faithfulness(
     maps: Maps,
     target: TargetLike = None,
     *,
-    contrast: tuple[Named, Named] | None = None,
+    contrast: Contrast | None = None,
     baseline: Drop | None = None,
     steps: int | Sequence[float] = STEPS,
     random: int = RANDOM,
@@ -432,7 +432,7 @@ def curve_passes(
     return (2 * maps + random + 2) * passes_per_curve + 1
 
 
-def _explained(maps: Maps, images: int) -> tuple[TargetLike, tuple[Named, Named] | None]:
+def _explained(maps: Maps, images: int) -> tuple[TargetLike, Contrast | None]:
     """Return the target of the maps (or one for each image), and their contrast; one or both are `None`."""
     sequence: Iterable[Any] = [maps] if isinstance(maps, Heatmap) else maps
     explained = [heatmap.explained for heatmap in sequence if isinstance(heatmap, Heatmap)]

@@ -33,6 +33,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -182,13 +183,13 @@ def _graphs(model: ViT) -> Iterator[_Graph]:
     yield _Graph("lens", _Lens(model), last, (tokens, classes), (count, {}), "tokens classes -> image patches final")
     pool = " pool_attention pool_slope" if model.attn_pool is not None else ""
     for name, function, part, inputs, axes, signature in (
-        ("gradient", _gradient(model), middle, (tokens, flow, *angles), (count, count, *angle_axes),
+        ("gradient", partial(_gradient, model), middle, (tokens, flow, *angles), (count, count, *angle_axes),
             f"tokens flow{names} -> attention slope back"),
-        ("relevance", _relevance(model), middle, (tokens, flow, *angles), (count, count, *angle_axes),
+        ("relevance", partial(_relevance, model), middle, (tokens, flow, *angles), (count, count, *angle_axes),
             f"tokens flow{names} -> back"),
-        ("direct", _direct(model), last, (tokens, weights), (count, {}), "tokens weights -> slope"),
-        ("slope", _slope(model), last, (tokens, weights), (count, {}), f"tokens weights -> slope{pool}"),
-        ("share", _share(model), last, (tokens, weights), (count, {}), "tokens weights -> slope"),
+        ("direct", partial(_share, model, _Direct), last, (tokens, weights), (count, {}), "tokens weights -> slope"),
+        ("slope", partial(_slope, model), last, (tokens, weights), (count, {}), f"tokens weights -> slope{pool}"),
+        ("share", partial(_share, model, _Rules), last, (tokens, weights), (count, {}), "tokens weights -> slope"),
     ):  # fmt: skip
         yield _Graph(name, _differentiate(function, inputs, part), part, inputs, axes, signature)
     attention, row = torch.zeros(config.heads, *2 * tokens.shape[1:2]), torch.zeros(tokens.shape[1])
@@ -204,7 +205,7 @@ def _graphs(model: ViT) -> Iterator[_Graph]:
         **dict.fromkeys(("least", "residual", "columns", "score"), (torch.ones(1), {})),
         "patch_pixels": (torch.ones(2), {}),
     }  # fmt: skip
-    named = Formula("value_attention", _value_attention(model), "tokens queries keys weights -> scores")
+    named = Formula("value_attention", partial(_value_attention, model), "tokens queries keys weights -> scores")
     for formula in (named, *formulas(model)):
         takes = formula.signature.partition(" ->")[0].split()
         inputs = tuple(examples[name][0].clone() for name in takes)
@@ -334,26 +335,20 @@ class _Lens(_Classify):
 Backward = Callable[..., tuple[Tensor, ...]]
 
 
-def _gradient(model: ViT) -> Backward:
-    def run(tokens: Tensor, flow: Tensor, *angles: Tensor) -> tuple[Tensor, ...]:
-        entering, ops = tokens.detach().requires_grad_(), Explicit()
-        out = model.blocks[0](entering, _angles(angles), ops)
-        attention = ops.seen[0].probabilities
-        slope, back = torch.autograd.grad(out, [attention, entering], flow)
-        return attention[0].detach(), slope[0], back
-
-    return run
+def _gradient(model: ViT, tokens: Tensor, flow: Tensor, *angles: Tensor) -> tuple[Tensor, ...]:
+    entering, ops = tokens.detach().requires_grad_(), Explicit()
+    out = model.blocks[0](entering, _angles(angles), ops)
+    attention = ops.seen[0].probabilities
+    slope, back = torch.autograd.grad(out, [attention, entering], flow)
+    return attention[0].detach(), slope[0], back
 
 
-def _slope(model: ViT) -> Backward:
-    def run(tokens: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
-        leaving, ops = tokens.detach().requires_grad_(), Explicit()
-        score = (model.classify(model.finish(leaving), ops) * weights).sum()
-        pool = [seen.probabilities for seen in ops.seen]  # attention of the pooling, if any: (1, H, 1, N)
-        slope, *more = torch.autograd.grad(score, [leaving, *pool])
-        return slope, *(row.detach()[0, :, 0] for row in (*pool, *more))
-
-    return run
+def _slope(model: ViT, tokens: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+    leaving, ops = tokens.detach().requires_grad_(), Explicit()
+    score = (model.classify(model.finish(leaving), ops) * weights).sum()
+    pool = [seen.probabilities for seen in ops.seen]  # attention of the pooling, if any: (1, H, 1, N)
+    slope, *more = torch.autograd.grad(score, [leaving, *pool])
+    return slope, *(row.detach()[0, :, 0] for row in (*pool, *more))
 
 
 class _Rules(AttnLRP):
@@ -370,23 +365,6 @@ class _Rules(AttnLRP):
         return self.product(torch.matmul, logits.softmax(dim=-1), v)
 
 
-def _relevance(model: ViT) -> Backward:
-    def run(tokens: Tensor, flow: Tensor, *angles: Tensor) -> tuple[Tensor, ...]:
-        entering = tokens.detach().requires_grad_()
-        return torch.autograd.grad(model.blocks[0](entering, _angles(angles), _Rules(model)), entering, flow)
-
-    return run
-
-
-def _share(model: ViT) -> Backward:
-    def run(tokens: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
-        leaving, ops = tokens.detach().requires_grad_(), _Rules(model)
-        logits = model.classify(model.finish(leaving, ops), ops)
-        return torch.autograd.grad((logits * weights).sum(), leaving)
-
-    return run
-
-
 class _Direct(Direct):
     """Run `Direct` with attention pooling as plain matrix products, see `_Rules`."""
 
@@ -398,21 +376,20 @@ class _Direct(Direct):
         return (q * scale @ k.mT).softmax(dim=-1).detach() @ v
 
 
-def _direct(model: ViT) -> Backward:
-    def run(tokens: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
-        leaving, ops = tokens.detach().requires_grad_(), _Direct(model)
-        return torch.autograd.grad((model.classify(model.finish(leaving, ops), ops) * weights).sum(), leaving)
-
-    return run
+def _relevance(model: ViT, tokens: Tensor, flow: Tensor, *angles: Tensor) -> tuple[Tensor, ...]:
+    entering = tokens.detach().requires_grad_()
+    return torch.autograd.grad(model.blocks[0](entering, _angles(angles), _Rules(model)), entering, flow)
 
 
-def _value_attention(model: ViT) -> Backward:
-    def run(tokens: Tensor, queries: Tensor, keys: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
-        attention = BlockTrace(queries[None], keys[None], queries[None, ..., 0]).rows(0, queries.shape[1])
-        products = head_products(model.blocks[0], tokens)
-        return (norms_of_rows(attention, products, weights[None])[0].float(),)
+def _share(model: ViT, rules: type[_Rules | _Direct], tokens: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+    leaving, ops = tokens.detach().requires_grad_(), rules(model)
+    return torch.autograd.grad((model.classify(model.finish(leaving, ops), ops) * weights).sum(), leaving)
 
-    return run
+
+def _value_attention(model: ViT, tokens: Tensor, queries: Tensor, keys: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+    attention = BlockTrace(queries[None], keys[None], queries[None, ..., 0]).rows(0, queries.shape[1])
+    products = head_products(model.blocks[0], tokens)
+    return (norms_of_rows(attention, products, weights[None])[0].float(),)
 
 
 # Convert functions to files.
