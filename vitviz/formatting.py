@@ -219,6 +219,12 @@ def text_table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
     )
 
 
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells, header first, as a table in Markdown; all columns but the first are right-aligned."""
+    header, *others = (f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join([header, f"|---|{'---:|' * (len(rows[0]) - 1)}", *others])
+
+
 def data_frame(columns: Mapping[str, Any]) -> "pd.DataFrame":
     """Return columns of one length as a pandas table.
 

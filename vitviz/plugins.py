@@ -3,7 +3,8 @@
 import pkgutil
 import threading
 import warnings
-from collections.abc import Callable, Iterator, MutableMapping
+from collections import UserDict
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -27,7 +28,7 @@ class Declaration(Protocol):
 D = TypeVar("D", bound=Declaration)
 
 
-class Registry(MutableMapping[str, D]):
+class Registry(UserDict[str, D]):
     """Declarations by name: those of vitviz's modules, then those of plug-ins. They are loaded on first use.
 
     A plug-in is an entry point of another package whose object is one declaration. Static sites do not have it. If it
@@ -48,25 +49,8 @@ class Registry(MutableMapping[str, D]):
         self._entries: dict[str, D] = {}
         self._lock, self._is_loaded = threading.RLock(), False
 
-    def __getitem__(self, name: str) -> D:
-        return self._loaded()[name]
-
-    def __setitem__(self, name: str, declaration: D) -> None:
-        self._loaded()[name] = declaration
-
-    def __delitem__(self, name: str) -> None:
-        del self._loaded()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._loaded())
-
-    def __len__(self) -> int:
-        return len(self._loaded())
-
-    def __repr__(self) -> str:
-        return repr(self._loaded())
-
-    def _loaded(self) -> dict[str, D]:
+    @property
+    def data(self) -> dict[str, D]:  # type: ignore[override]
         """Return the entries; a plug-in that reads them while it is imported gets those before it."""
         with self._lock:
             if not self._is_loaded:

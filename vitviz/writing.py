@@ -6,6 +6,7 @@ results that are appended to a file go through `full_disk_explained`.
 
 import csv
 import errno
+import io
 import os
 import platform
 import shutil
@@ -116,8 +117,14 @@ def read_arrays(path: str | os.PathLike[str], names: Iterable[str], error: type[
 
 def write_table(path: str | os.PathLike[str], rows: Iterable[Iterable[Any]]) -> None:
     """Write rows as a CSV file."""
-    with replacing(path) as beside, beside.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(rows)
+    write(path, csv_text(rows))
+
+
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    """Return rows as CSV."""
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 @contextmanager

@@ -311,13 +311,6 @@ def test_confusion_matrix_fits_the_layouts_width(classes: int) -> None:
     words_are_inside_and_apart(drawn)
 
 
-def test_invalid_confusion_matrices_are_refused() -> None:
-    invalid = [([[1, 2]], ["a"]), ([[1.0]], ["a"]), ([[1]], ["a", "b"]), ([[-1]], ["a"]), (np.zeros((0, 0), int), [])]
-    for numbers, labels in invalid:
-        with pytest.raises(DrawError, match="Expected"):
-            confusion(numbers, labels)
-
-
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
@@ -437,8 +430,6 @@ def test_rollout_sheet_shows_photographs_beside_their_rollout() -> None:
         np.testing.assert_array_equal(np.asarray(right.images[0].get_array()), np.asarray(expected))
     words_are_inside_and_apart(drawn)
     assert heatmap.title in " ".join(drawn.texts[1].get_text().split())
-    with pytest.raises(DrawError, match="at least one view, got none"):
-        rollout_sheet([])
 
 
 @pytest.mark.parametrize("case", ["plain", "rotary", "none"])
@@ -461,5 +452,3 @@ def test_inside_shows_filters_positions_and_attention_distance(case: str) -> Non
         np.testing.assert_allclose(corner, position_similarity(model)[0, 0], atol=1e-5)
         assert f"for {every(-(-max(gh, gw) // SHOWN))} row and column" in caption
     words_are_inside_and_apart(drawn)
-    with pytest.raises(DrawError, match="attention distance"):
-        inside(model, view(case).heads(["entropy"]))

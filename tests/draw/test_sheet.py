@@ -252,17 +252,6 @@ def test_prediction_sheets_shorten_labels_to_their_column() -> None:
     assert changed.max() < starts[2]  # start of the second prediction
 
 
-def test_invalid_prediction_sheets_are_refused() -> None:
-    with pytest.raises(DrawError, match="at least one prediction"):
-        prediction_sheet([])
-    with pytest.raises(DrawError, match="as many pictures"):
-        prediction_sheet([*predictions(True), Prediction((Image.new("RGB", (64, 64)),), "a", 0.5)], side=64)
-    with pytest.raises(DrawError, match="at most 50 pixels, got 64"):
-        prediction_sheet(predictions(True), side=50)
-    with pytest.raises(DrawError, match="at least one class"):
-        prediction_picture(HEATMAP, [])
-
-
 @pytest.mark.parametrize("dark", [False, True])
 def test_prediction_picture_has_bars_of_the_probabilities(dark: bool) -> None:
     ranked = [("a label that is far too long to be written in full" * 2, 0.8), ("b", 0.2), ("c", 1e-6)]

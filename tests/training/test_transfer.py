@@ -115,9 +115,6 @@ def test_start_from_changes_the_pooling_reproducibly(old: dict, pooling: str) ->
 @pytest.mark.parametrize(
     ("old", "labels", "changes", "error"),
     [
-        ({}, (), {}, TrainingError),
-        ({}, ("ox",), {}, TrainingError),
-        ({}, LABELS, {"class_ids": ("n1", "n2")}, TrainingError),
         ({"classes": 3}, LABELS, {"keep_head": True}, TrainingError),
         ({"classes": 3}, ("class 0", "class 1", "class 2"), {"keep_head": True, "pooling": "mean"}, TrainingError),
         ({"pooling": "mean", "class_token": False}, LABELS, {"pooling": "cls"}, ModelError),

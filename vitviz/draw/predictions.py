@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from vitviz.draw.colorbar import describe_clipped
-from vitviz.draw.colors import DrawError, Theme
+from vitviz.draw.colors import Theme
 from vitviz.draw.sheet import Cell, Line, arrange, fit_photo
 from vitviz.draw.text import font, shorten, wrap
 from vitviz.formatting import output
@@ -78,27 +78,14 @@ def prediction_sheet(
     """Draw predictions in reading order as one RGB picture.
 
     Args:
-        predictions: predictions with equal numbers of pictures of at most `side` pixels per side.
+        predictions: at least one, with equal numbers of pictures of at most `side` pixels per side.
         title, note: text above; long lines wrap.
         columns: predictions per row.
         side: size of a picture in pixels; the font size follows.
         dark: light text on a dark background.
-
-    Raises:
-        DrawError: if there are no predictions, or pictures do not fit.
     """
-    if not predictions:
-        raise DrawError("Expected at least one prediction, got none. Pass some.")
-    if columns < 1 or side < 48:
-        raise DrawError(f"Expected at least 1 column of 48 pixels, got {columns} of {side}. Use more.")
-    counts = {len(prediction.pictures) for prediction in predictions}
-    if len(counts) > 1 or 0 in counts:
-        raise DrawError(f"Expected as many pictures in each prediction, got {sorted(counts)}. Add the others.")
-    largest = max(max(picture.size) for prediction in predictions for picture in prediction.pictures)
-    if largest > side:
-        raise DrawError(f"Expected pictures of at most {side} pixels, got {largest}. Use fit_photo.")
     size = max(12, round(side / 15))
-    width = counts.pop() * (side + round(0.3 * size)) - round(0.3 * size)
+    width = len(predictions[0].pictures) * (side + round(0.3 * size)) - round(0.3 * size)
     cells = [Cell(prediction.pictures, prediction.lines(width, size, dark)) for prediction in predictions]
     return arrange(cells, side, size, columns=columns, title=title, note=note, dark=dark)
 
@@ -122,8 +109,6 @@ def prediction_picture(
         dark: light text on a dark background.
         problem_type: meaning of the outputs. Values have no bars.
     """
-    if not ranked:
-        raise DrawError("Expected at least one class and its probability, got none. Ask for one or more.")
     size, theme = max(11, round(side / 28)), Theme.of(dark)
     beyond = describe_clipped(heatmap.scale(), heatmap.unit, float(np.abs(heatmap.values).max()))
     words = f"{heatmap.title}. {beyond}" if beyond else heatmap.title

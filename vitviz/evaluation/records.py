@@ -7,7 +7,6 @@ of several rows for one task, image and method, the last one counts.
 import atexit
 import json
 import os
-import platform
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -107,15 +106,13 @@ def opened(path: Path, settings: Mapping[str, Any]) -> Iterator[dict[Key, Record
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file; its text names the process."""
-    place = path.with_name(f".{path.name}.lock")
-    lock = FileLock(place)
+    """Hold the lock of a file."""
+    lock = FileLock(path.with_name(f".{path.name}.lock"), timeout=0)
     try:
-        lock.acquire(timeout=0)
-        place.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
+        lock.acquire()
     except Timeout:
         raise EvaluationError(
-            f"Expected to write {str(path)!r} alone, got {_holder(place)}, which writes it too. Wait for it, or name "
+            f"Expected to write {str(path)!r} alone, got another process that writes it too. Wait for it, or name "
             "another file."
         ) from None
     except (OSError, NotImplementedError):  # the file system has no locks
@@ -124,15 +121,8 @@ def _locked(path: Path) -> Iterator[None]:
         yield
     finally:
         if lock.is_locked:
-            place.unlink(missing_ok=True)
+            Path(lock.lock_file).unlink(missing_ok=True)
             lock.release()
-
-
-def _holder(place: Path) -> str:
-    try:
-        return place.read_text(encoding="utf-8") or "another process"
-    except OSError:  # it has ended meanwhile, or the system does not let others read a locked file
-        return "another process"
 
 
 def processes() -> tuple[int, int]:

@@ -3,8 +3,6 @@
 Shapes: M methods, n images of a task, R bootstrap samples.
 """
 
-import csv
-import io
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -22,8 +20,8 @@ from vitviz.evaluation.runs import CHANCE, Floats
 from vitviz.evaluation.shortcuts import MARKS
 from vitviz.evaluation.table import ENOUGH, REMOVAL
 from vitviz.evaluation.tasks import BEST, CHECKS, CONSISTENCY, GREEDY, HAND_SET, LOCATED, MOSAICS
-from vitviz.formatting import counted, text_table
-from vitviz.writing import write
+from vitviz.formatting import counted, markdown_table, text_table
+from vitviz.writing import csv_text, write
 
 FORMAT = "vitviz arena 1"
 FASTER = 1.5
@@ -139,13 +137,12 @@ class Standings:
 
     def markdown(self) -> str:
         """Return four paragraphs of Markdown: what the table means, the table, its columns, and the summary."""
-        header, *rows = self._cells()
-        lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * len(self.columns)}"]
-        lines += [f"| {' | '.join(row)} |" for row in rows]
         about = [f"- {column}: {self._about(column)}" for column in self.columns]
         about += [f"- left out: {name} ({why})" for name, why in self.left_out.items()]
         agreement = f"Mean Kendall's tau between this ranking and those of bootstrap samples: {self.agreement:.2f}."
-        return "\n\n".join([MEANS, "\n".join(lines), "\n".join(about), f"**{self.describe()}** {agreement}"])
+        return "\n\n".join(
+            [MEANS, markdown_table(self._cells()), "\n".join(about), f"**{self.describe()}** {agreement}"]
+        )
 
     def table(self) -> str:
         """Return the explanation, the table and the summary, for a terminal."""
@@ -154,12 +151,10 @@ class Standings:
 
     def csv(self) -> str:
         """Return the table as CSV."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["method", "low", "high", *self.columns])
-        for row in self.rows:
-            writer.writerow([row.method, row.low, row.high, *(row.numbers.get(name, "") for name in self.columns)])
-        return text.getvalue().removesuffix("\n")
+        rows = (
+            [row.method, row.low, row.high, *(row.numbers.get(name, "") for name in self.columns)] for row in self.rows
+        )
+        return csv_text([["method", "low", "high", *self.columns], *rows]).removesuffix("\n")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result without its records as JSON; in a model's folder, it sets the model's default method."""

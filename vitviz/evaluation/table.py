@@ -1,7 +1,5 @@
 """Tabulate an evaluation: one row per method and one for random orders, best first."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +9,8 @@ import numpy as np
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.records import Key, Record
 from vitviz.evaluation.runs import CHANCE
-from vitviz.formatting import counted, text_table
+from vitviz.formatting import counted, markdown_table, text_table
+from vitviz.writing import csv_text
 
 REMOVAL = "removal"
 """Task of the rows of deletion and insertion."""
@@ -106,10 +105,7 @@ class Evaluation:
 
     def markdown(self) -> str:
         """Return means and standard errors as a Markdown table."""
-        header, *rows = self._cells()
-        lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * len(COLUMNS)}"]
-        lines += [f"| {' | '.join(row)} |" for row in rows]
-        lines += ["", *(f"- {column}: {about}" for column, about in COLUMNS.items())]
+        lines = [markdown_table(self._cells()), "", *(f"- {column}: {about}" for column, about in COLUMNS.items())]
         lines += [f"- not for this model: {name} ({why})" for name, why in self.left_out.items()]
         return "\n".join(lines)
 
@@ -123,13 +119,13 @@ class Evaluation:
 
     def csv(self) -> str:
         """Return the table as CSV, with separate columns for means and standard errors."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["method", "images", *(name for column in COLUMNS for name in (column, f"{column}_error"))])
+        lines: list[list[Any]] = [
+            ["method", "images", *(name for column in COLUMNS for name in (column, f"{column}_error"))]
+        ]
         for row in self.rows:
             numbers = (number for column in COLUMNS for number in (row.means[column], row.errors[column]))
-            writer.writerow([row.method, row.images, *("" if np.isnan(number) else number for number in numbers)])
-        return text.getvalue().removesuffix("\n")
+            lines.append([row.method, row.images, *("" if np.isnan(number) else number for number in numbers)])
+        return csv_text(lines).removesuffix("\n")
 
 
 def tabulate(

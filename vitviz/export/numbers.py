@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import json
 import os
 import platform
@@ -41,7 +40,7 @@ from vitviz.model.vit import ViT
 from vitviz.view import View
 from vitviz.web.examples import examples
 from vitviz.weights.zoo import bundled
-from vitviz.writing import read_arrays, write, write_arrays
+from vitviz.writing import csv_text, read_arrays, write, write_arrays
 
 FORMAT = "vitviz map 1"
 SUFFIXES = (".npz", ".csv")
@@ -147,14 +146,12 @@ def boxes(heatmap: Heatmap) -> NDArray[np.float64]:
 
 def _as_csv(heatmap: Heatmap, record: str) -> str:
     """Return the text of a CSV file."""
-    text, places = io.StringIO(newline=""), boxes(heatmap)
-    text.write(f"# {record}\n")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for row, col in np.ndindex(heatmap.grid):
-        edges = (f"{edge:.9g}" for edge in places[row, col])
-        writer.writerow((row, col, f"{heatmap.values[row, col]:.9g}", *edges))
-    return text.getvalue()
+    places = boxes(heatmap)
+    rows = (
+        (row, col, *(f"{number:.9g}" for number in (heatmap.values[row, col], *places[row, col])))
+        for row, col in np.ndindex(heatmap.grid)
+    )
+    return f"# {record}\n" + csv_text([COLUMNS, *rows])
 
 
 # ---- reproduction

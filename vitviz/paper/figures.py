@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from vitviz.analysis.filters import patch_filters
 from vitviz.analysis.head_statistics import HeadStatistics
 from vitviz.draw.colorbar import describe_range
-from vitviz.draw.colors import DrawError
 from vitviz.draw.figures import page, places
 from vitviz.draw.overlay import OVER_GRAY
 from vitviz.draw.sheet import fit_photo
@@ -36,12 +35,7 @@ def rollout_sheet(views: Sequence[View], *, dark: bool = False, **options: Any) 
         views: views of one model from `Explorer.open` or `open_many`; their names are the titles.
         dark: light text on a dark background.
         options: options of `View.rollout`.
-
-    Raises:
-        DrawError: if there are no views.
     """
-    if not views:
-        raise DrawError("Expected at least one view, got none. Open a photograph.")
     maps = [view.rollout(**options) for view in views]
     pairs = page.fitting(1.9, min(ACROSS, len(views)))
     rows = [range(start, min(start + pairs, len(views))) for start in range(0, len(views), pairs)]
@@ -76,14 +70,7 @@ def inside(model: ViT, statistics: HeadStatistics, *, photo: str = "", dark: boo
         statistics: statistics with "distance" of one photograph (`View.heads`) or a folder (`folder_statistics`).
         photo: name of the photograph or folder, for the caption.
         dark: light text on a dark background.
-
-    Raises:
-        DrawError: if the statistics have no distance.
     """
-    if "distance" not in statistics.present:
-        raise DrawError(
-            "Expected statistics with the attention distance, got statistics without it. Ask for names=['distance']."
-        )
     config, count = model.config, statistics.images
     filters = patch_filters(model, FILTERS)
     photographs = "one photograph" if count == 1 else f"{count:,} photographs"

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from vitviz.model.vit import Pretrained, ViT
+from vitviz.model.vit import ViT
 from vitviz.training import TrainingError
 from vitviz.training.data import Data, open_data
 from vitviz.training.loop import Outcome, Trainer
 from vitviz.training.recipes import RECIPES, Recipe
-from vitviz.training.transfer import start_from
+from vitviz.training.transfer import start_on
 
 
 def train(
@@ -72,22 +72,7 @@ def _fit(model: ViT, data: Data, seed: int) -> ViT:
                 f"Expected a model for the data's {len(data.labels)} classes, got one for {model.config.classes}. Set "
                 "classes in its config."
             )
-        model.pretrained = Pretrained(
-            name=f"ViT · {data.name}",
-            preprocess=data.preprocess(*data.mean_std()),
-            labels=data.labels,
-            class_ids=data.class_ids,
-            source=f"trained from scratch on {data.name}",
-        )
+        model.pretrained = data.record(f"ViT · {data.name}")
         return model
-    return start_from(
-        model,
-        data.labels,
-        name=about.name,
-        class_ids=data.class_ids,
-        image_size=data.train.size,
-        keep_head=about.labels == data.labels,
-        preprocess=data.preprocess(about.preprocess.mean, about.preprocess.std),
-        data=data.name,
-        seed=seed,
-    )
+    same = about.labels == data.labels
+    return start_on(model, data, name=about.name, image_size=data.train.size, keep_head=same, seed=seed)

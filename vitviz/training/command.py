@@ -122,18 +122,11 @@ def _from_scratch(options: Options, recipe: Recipe) -> tuple[ViT, Data]:
     """Return a new model with the sizes of the recipe or the options, and the data at its input size."""
     import torch
 
-    from vitviz.model.vit import Pretrained, ViT
+    from vitviz.model.vit import ViT
 
     config = _config(options)  # checks the sizes first, because reading the data may take minutes
     data = _open(options, config.image_size, recipe.seed)
-    about = Pretrained(
-        name=_name(options),
-        preprocess=data.preprocess(*data.mean_std()),
-        labels=data.labels,
-        class_ids=data.class_ids,
-        licence=options.get("licence", "unknown"),
-        source=f"trained from scratch on {data.name}",
-    )
+    about = data.record(_name(options), options.get("licence", "unknown"))
     with torch.random.fork_rng(devices=[]):  # the initial weights depend on the seed only
         torch.manual_seed(recipe.seed)
         return ViT(replace(config, classes=len(data.labels)), about), data
@@ -161,7 +154,7 @@ def _config(options: Options) -> ViTConfig:
 
 def _continued(options: Options, recipe: Recipe) -> tuple[ViT, Data]:
     """Return the source model with a new head, and the data at its input size."""
-    from vitviz.training.transfer import start_from
+    from vitviz.training.transfer import start_on
 
     sizes = _sizes(options)
     fixed = SIZES & set(options) - {"image_size", "pooling", "heads"}  # heads may belong to a weights file
@@ -170,22 +163,12 @@ def _continued(options: Options, recipe: Recipe) -> tuple[ViT, Data]:
         raise TrainingError(f"Expected the sizes of the model that --from names, got {names}. Leave out one of them.")
     source = _source(options)
     data = _open(options, sizes.get("image_size", source.config.image_size), recipe.seed)
-    about = source.pretrained
-    if about is None and "feed_as_source" in options:
+    if source.pretrained is None and "feed_as_source" in options:
         raise TrainingError("Expected a source with preprocessing for --feed-as-source, got one without. Leave it out.")
-    model = start_from(
-        source,
-        data.labels,
-        name=_name(options),
-        class_ids=data.class_ids,
-        pooling=options.get("pooling"),
-        image_size=sizes.get("image_size"),
-        keep_head="keep_head" in options,
-        preprocess=data.preprocess(*((about.preprocess.mean, about.preprocess.std) if about else data.mean_std())),
-        licence=options.get("licence"),
-        data=data.name,
-        seed=recipe.seed,
-    )
+    model = start_on(
+        source, data, name=_name(options), pooling=options.get("pooling"), image_size=sizes.get("image_size"),
+        keep_head="keep_head" in options, licence=options.get("licence"), seed=recipe.seed,
+    )  # fmt: skip
     return model, data
 
 

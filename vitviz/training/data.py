@@ -23,6 +23,7 @@ from vitviz.images.datasets import NAMES, Dataset, Samples, find_dataset
 from vitviz.images.decoding import ImageError, decode
 from vitviz.images.folders import DataError
 from vitviz.images.preprocess import Preprocess
+from vitviz.model.vit import Pretrained
 from vitviz.progress import bar
 from vitviz.training.duplicates import Print, find_duplicates, fingerprints
 
@@ -107,6 +108,13 @@ class Data(Dataset[Split]):
     def preprocess(self, mean: Channels, std: Channels) -> Preprocess:
         """Return the preprocessing to save with a model trained on these pixels."""
         return replace(self.train.preprocess, mean=mean, std=std)
+
+    def record(self, name: str, licence: str = "unknown") -> Pretrained:
+        """Return the record of a new model that is trained on this data."""
+        return Pretrained(
+            name=name, preprocess=self.preprocess(*self.mean_std()), labels=self.labels, class_ids=self.class_ids,
+            licence=licence, source=f"trained from scratch on {self.name}",
+        )  # fmt: skip
 
     def counts(self, split: Split) -> tuple[int, ...]:
         """Count the images of each class in a split."""

@@ -5,7 +5,7 @@ Dosovitskiy et al. 2021, section 3.2: the head is replaced by zeros, and positio
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -53,17 +53,11 @@ def start_from(
         A model in eval mode, in float32, on the source's device.
 
     Raises:
-        TrainingError: for fewer than two classes, ids that do not fit, missing preprocessing, or a kept head with other
-            classes.
+        TrainingError: for missing preprocessing, or a kept head with other classes.
         ModelError: if the sizes do not fit together.
     """
     source.check_converted()
     labels, class_ids, about, old = tuple(labels), tuple(class_ids), source.pretrained, source.config
-    if len(labels) < 2 or len(class_ids) not in (0, len(labels)):
-        raise TrainingError(
-            f"Expected labels of at least two classes and as many class ids or none, got {len(labels)} and "
-            f"{len(class_ids)}. Give one label and one id per class, or no ids."
-        )
     config = replace(old, classes=len(labels), pooling=pooling or old.pooling)
     if image_size is not None and old.grid != old.grid_of(*image_size):
         own_grid = old.table.grid not in (None, old.grid)
@@ -106,6 +100,14 @@ def start_from(
     state |= {key: value for key, value in weights.items() if key in state and not key.startswith(new)}
     model.load_state_dict(state, strict=True)
     return model.to(source.patch_embed.proj.weight.device).eval()
+
+
+def start_on(source: ViT, data: Data, *, name: str, **options: Any) -> ViT:
+    """Return a copy of a model for the classes and the pixels of data; `options` are those of `start_from`."""
+    about = source.pretrained
+    mean_std = (about.preprocess.mean, about.preprocess.std) if about else data.mean_std()
+    options |= {"class_ids": data.class_ids, "preprocess": data.preprocess(*mean_std), "data": data.name}
+    return start_from(source, data.labels, name=name, **options)
 
 
 def check_fits(model: ViT, data: Data) -> Pretrained:

@@ -7,9 +7,8 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from vitviz.draw.colors import DrawError
 from vitviz.draw.figures.layouts import current
 from vitviz.draw.figures.page import SMALL, bar, inner, measure, new_page, shorten, styled
 from vitviz.formatting import percent
@@ -22,23 +21,19 @@ READABLE, LARGEST = 5.5, 8.3  # minimum font size in points; inches of a matrix 
 
 @styled
 def confusion(
-    counts: ArrayLike, labels: Sequence[str], *, title: str = "Confusion", fit: bool = False, dark: bool = False
+    matrix: NDArray[np.int64], labels: Sequence[str], *, title: str = "Confusion", fit: bool = False, dark: bool = False
 ) -> Figure:
     """Draw a confusion matrix: rows are true classes, columns are predicted classes, colors are shares of the row.
 
     Counts, labels and row accuracies are shown for up to about 20, 100 and 50 classes.
 
     Args:
-        counts: (C, C) whole numbers; entry (i, j) counts images of class i predicted as class j.
+        matrix: (C, C), counts; entry (i, j) counts images of class i predicted as class j.
         labels: one per class.
         title: title, followed by the number of images and the accuracy.
         fit: shrink the cells until the figure has the layout's width; by default the width depends on the classes.
         dark: light text on a dark background.
-
-    Raises:
-        DrawError: if counts are not a square matrix of non-negative whole numbers, or do not fit the labels.
     """
-    matrix = _checked(counts, labels)
     cell = next((inches for most, inches in CELLS if len(labels) <= most), LARGEST / len(labels))
     while fit and sum(_columns(cell, labels)) > inner():
         cell *= 0.97
@@ -86,16 +81,6 @@ def _columns(cell: float, labels: Sequence[str]) -> tuple[float, float, float]:
     """Return the widths in inches of the labels, the cells, and the accuracy at the end of each row."""
     before = max((measure(name, _type_size(cell)) for name in _names(cell, labels)), default=0.0) + 0.06
     return before, cell * len(labels), measure("100.0 %") + 0.1 if cell > 0.11 else 0.0
-
-
-def _checked(counts: ArrayLike, labels: Sequence[str]) -> NDArray[np.int64]:
-    matrix, classes = np.asarray(counts), len(labels)
-    if matrix.shape != (classes, classes) or classes == 0 or matrix.dtype.kind not in "iu" or matrix.min() < 0:
-        raise DrawError(
-            f"Expected counts of images from 0 for the labels, whole numbers ({classes}, {classes}), got "
-            f"{matrix.dtype} {matrix.shape}. Pass counts, and one label per class."
-        )
-    return matrix.astype(np.int64)
 
 
 def _luminance(color: tuple[float, ...]) -> float:
