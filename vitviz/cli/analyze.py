@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 @click.option("--query", help="the query token (default: the mean over all patches)")
 @shared.target
 @click.option("--limit", type=int, help="for a folder: the maximum number of images, spread over its subfolders")
-@click.option(
-    "-o", "--output", type=PATH, metavar="FILE.csv", help="write a table, with layers and heads counted from 0"
-)
+@shared.output("write a table, with layers and heads counted from 0", "FILE.csv")
 @shared.size
 @shared.model
 def heads(args: Args) -> None:
@@ -84,13 +82,7 @@ def _heads(statistics: HeadStatistics) -> list[dict[str, Any]]:
 
 @click.command(cls=Command)
 @click.option("-k", type=int, default=3, help="number of classes (default: 3)")
-@click.option(
-    "-o",
-    "--output",
-    type=PATH,
-    metavar="FILE.npz",
-    help="write the probabilities of the image and of each patch, and the patches' colours",
-)
+@shared.output("write the probabilities of the image and of each patch, and the patches' colours", "FILE.npz")
 @shared.target
 @shared.photo
 def lens(args: Args) -> None:
@@ -137,7 +129,7 @@ def lens(args: Args) -> None:
 @click.option("--keep", type=float, default=0.8, help="share of the score to keep (default: 0.8)")
 @click.option("--limit", type=int, default=40, help="the maximum number of images, spread over its subfolders")
 @click.option("--seed", type=int, default=0, help="seed of the random sets (default: 0)")
-@click.option("-o", "--output", type=PATH, metavar="FILE.csv", help="write the circuit as a table")
+@shared.output("write the circuit as a table", "FILE.csv")
 @shared.model
 def circuit(args: Args) -> None:
     """Find a small set of heads and MLPs that keeps most of a score, over a folder."""
@@ -222,13 +214,7 @@ def _limit_help() -> str:
 @click.command(cls=Command)
 @click.option("--methods", cls=Several, metavar="NAME", help="names (default: all that are not slow)")
 @click.option("--limit", cls=LazyHelp, type=int, compute_help=_limit_help)
-@click.option(
-    "-o",
-    "--output",
-    type=PATH,
-    metavar="FOLDER",
-    help="write arena.jsonl, .json, .md, .csv and .png, and continue arena.jsonl",
-)
+@shared.output("write arena.jsonl, .json, .md, .csv and .png, and continue arena.jsonl", "FOLDER")
 @measured
 def arena(args: Args) -> None:
     """Rank attribution methods for a model, by localization of known evidence and by deletion and insertion.

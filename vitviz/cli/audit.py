@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vitviz.cli import options as shared
-from vitviz.cli.options import PATH, Args, Command, LazyHelp, Names, Several
+from vitviz.cli.options import METHOD, PATH, Args, Command, LazyHelp, Several
 from vitviz.extras import MissingExtraError
 
 if TYPE_CHECKING:
@@ -24,15 +24,12 @@ def _page_help() -> str:
     return f"address of the explorer that a click on a photograph opens (default: {PAGE})"
 
 
-folder = click.option(
-    "-o", "--output", type=PATH, metavar="FOLDER", default="audited", help="the output folder (default: audited)"
-)
 page = click.option("--page", cls=LazyHelp, metavar="URL", compute_help=_page_help)
 
 
 @click.command(cls=Command)
 @click.argument("photos", type=PATH, metavar="FOLDER")
-@folder
+@shared.output("the output folder (default: audited)", "FOLDER", "audited")
 @click.option(
     "--masks",
     type=PATH,
@@ -40,7 +37,7 @@ page = click.option("--page", cls=LazyHelp, metavar="URL", compute_help=_page_he
     help="masks of the objects, CLASS/NAME.png (default: proposed from principal components)",
 )
 @click.option("--quick", is_flag=True, help="run one method and no random sets, which gives no verdicts")
-@click.option("--methods", cls=Several, type=Names("vitviz.attribution.registry", "METHODS"), help=METHODS)
+@click.option("--methods", cls=Several, type=METHOD, help=METHODS)
 @click.option("--sets", type=int, help="random sets for each photograph (default: 3)")
 @click.option("--limit", type=int, help="the maximum number of photographs, spread over the subfolders")
 @click.option("--seed", type=int, default=0, help="seed of the random sets (default: 0)")
@@ -92,12 +89,8 @@ def _save(result: Audit, out: Any) -> list[str]:
 @click.argument("first", type=PATH, metavar="MODEL")
 @click.argument("second", type=PATH, metavar="MODEL")
 @click.argument("photos", type=PATH, metavar="FOLDER")
-@click.option(
-    "-o", "--output", type=PATH, metavar="FOLDER", default="compared", help="the output folder (default: compared)"
-)
-@click.option(
-    "--method", type=Names("vitviz.attribution.registry", "METHODS"), default="gae", help="of the maps (default: gae)"
-)
+@shared.output("the output folder (default: compared)", "FOLDER", "compared")
+@click.option("--method", type=METHOD, default="gae", help="of the maps (default: gae)")
 @click.option("--limit", type=int, help="the maximum number of photographs, spread over the subfolders")
 @page
 @shared.kind

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vitviz.cli import options as shared
-from vitviz.cli.options import PATH, Args, Command, LazyHelp, Names
+from vitviz.cli.options import METHOD, Args, Command, LazyHelp
 from vitviz.errors import VitvizError
 from vitviz.writing import write
 
@@ -49,14 +49,8 @@ def _method_help(name: str, about: str) -> str:
 
 
 @click.command(cls=Command)
-@click.option(
-    "-o", "--output", type=PATH, default="explained.png", help=".png or .jpg: a picture; .npz or .csv: numbers"
-)
-@click.option(
-    "--method",
-    type=Names("vitviz.attribution.registry", "METHODS"),
-    help="default: gae, as on the page; rollout for a model without classes",
-)
+@shared.output(".png or .jpg: a picture; .npz or .csv: numbers", default="explained.png")
+@click.option("--method", type=METHOD, help="default: gae, as on the page; rollout for a model without classes")
 @shared.target
 @click.option(
     "--set",
@@ -169,7 +163,7 @@ def _method_options(view: View, args: Args) -> dict[str, Any]:
 
 
 @click.command(cls=Command)
-@click.option("-o", "--output", type=PATH, default="sheet.png", help="the picture to write (default: sheet.png)")
+@shared.output("the picture to write (default: sheet.png)", default="sheet.png")
 @click.option("--layer", type=int, help="show the heads of this layer, counted from 1 (default: all layers)")
 @click.option("--query", help="cls, mean, a register's name, or a patch as ROW,COLUMN from 1")
 @click.option(

@@ -9,7 +9,7 @@ import click
 
 from vitviz import rooms
 from vitviz.cli import options as shared
-from vitviz.cli.options import PATH, Args, Command, Names, Several
+from vitviz.cli.options import METHOD, PATH, Args, Command, Names, Several
 from vitviz.errors import VitvizError
 from vitviz.export import PARTS
 from vitviz.resources import DEFAULT
@@ -47,9 +47,7 @@ FOR_ONE = ("size", "like", "heads", "labels", "preprocess", "problem_type", "dev
     type=Names("vitviz.web.languages", "LANGUAGES"),
     help="with --static: the language of the lecture (default: en)",
 )
-@click.option(
-    "--methods", cls=Several, type=Names("vitviz.attribution.registry", "METHODS"), help="with --static (default: all)"
-)
+@click.option("--methods", cls=Several, type=METHOD, help="with --static (default: all)")
 @shared.text
 @shared.size
 @shared.kind

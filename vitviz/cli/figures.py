@@ -9,7 +9,7 @@ import click
 
 from vitviz import rooms
 from vitviz.cli import options as shared
-from vitviz.cli.options import PATH, Args, Command, Names, Several
+from vitviz.cli.options import METHOD, PATH, Args, Command, Names, Several
 from vitviz.errors import VitvizError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 )
 @click.option("--only", cls=Several, type=Names("vitviz.draw.figures", "NAMES"), help="for path: only these figures")
 @shared.place
-@click.option("--method", type=Names("vitviz.attribution.registry", "METHODS"), help="method for overlay and curves")
+@click.option("--method", type=METHOD, help="method for overlay and curves")
 @click.option("--target", metavar="CLASS", help="a label, or its index from 0 (default: the most probable)")
 @click.option(
     "--format", type=Names("vitviz.draw.figures", "FORMATS"), default="png", help="file format (default: png)"

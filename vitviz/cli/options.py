@@ -122,6 +122,14 @@ def together(*options: Callable[[Function], Function]) -> Callable[[Function], F
 
 
 PATH = click.Path()  # shells complete such values
+METHOD = Names("vitviz.attribution.registry", "METHODS")
+
+
+def output(help: str, metavar: str | None = None, default: str | None = None) -> Callable[[Function], Function]:
+    """Return the option -o of a command that writes a file or a folder."""
+    return click.option("-o", "--output", type=PATH, metavar=metavar, default=default, help=help)
+
+
 LIKE = "for a weights file: a model with the same settings, such as timm:vit_small_patch16_224 (not downloaded)"
 quiet = click.option("--quiet", is_flag=True, help="print only results and errors, no progress or notes")
 printed = together(
