@@ -317,13 +317,7 @@ class AttentionExplorer(gr.HTML):
             template: HTML, from `bundle.template`.
             options: other arguments of `gr.HTML`.
         """
-        super().__init__(
-            value,
-            html_template=template,
-            js_on_load=script,
-            apply_default_css=False,
-            **options,
-        )
+        super().__init__(value, html_template=template, js_on_load=script, apply_default_css=False, **options)
 
     def __getattr__(self, name: str) -> NoReturn:
         """Refuse unknown attributes; `gr.HTML` would treat any quoted word of a script as an event."""

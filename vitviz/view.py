@@ -373,12 +373,7 @@ class View:
 
     @check_arguments(ExplorerError)
     def faithfulness(
-        self,
-        maps: Maps,
-        target: TargetOf | None = None,
-        *,
-        contrast: Contrast | None = None,
-        **options: Any,
+        self, maps: Maps, target: TargetOf | None = None, *, contrast: Contrast | None = None, **options: Any
     ) -> tuple[Faithfulness, ...]:
         """Test maps by deletion and insertion of patches; see `vitviz.evaluation.faithfulness.faithfulness`.
 

@@ -93,13 +93,7 @@ class Sinks:
 
 
 @torch.no_grad()
-def sinks(
-    model: ViT,
-    trace: AttentionTrace,
-    *,
-    target: TargetLike = None,
-    contrast: Contrast | None = None,
-) -> Sinks:
+def sinks(model: ViT, trace: AttentionTrace, *, target: TargetLike = None, contrast: Contrast | None = None) -> Sinks:
     """Find the sinks of one photograph, and the exact effect of the neurons that drive their norms.
 
     A patch has an outlying norm by `norm_outliers`, and an outlying share of attention by the same rule if the share is

@@ -49,12 +49,7 @@ class AttnLRP(ReadTokens):
     """
 
     def __init__(
-        self,
-        model: ViT,
-        gammas: Mapping[str, float],
-        epsilon: float,
-        softmax: Softmax,
-        conserve: bool = True,
+        self, model: ViT, gammas: Mapping[str, float], epsilon: float, softmax: Softmax, conserve: bool = True
     ) -> None:
         super().__init__(model.config)
         self.epsilon, self.softmax = epsilon, softmax

@@ -141,10 +141,7 @@ kind = together(
         "--heads", type=int, help="attention heads per layer, if the width of a weights file does not determine them"
     ),
     click.option(
-        "--labels",
-        type=PATH,
-        metavar="FILE",
-        help="class names: one per line, a JSON list, or a file with id2label",
+        "--labels", type=PATH, metavar="FILE", help="class names: one per line, a JSON list, or a file with id2label"
     ),
     click.option(
         "--preprocess", type=PATH, metavar="FILE", help="a preprocessor_config.json; or imagenet, clip or half"

@@ -159,12 +159,7 @@ def _describe_change(found: PatchSet, evidence: Evidence) -> str:
 
 @check_arguments(EvaluationError)
 def evidence(
-    model: ViT,
-    images: Tensor,
-    target: TargetOf | None = None,
-    *,
-    seconds: float | None = None,
-    **options: Any,
+    model: ViT, images: Tensor, target: TargetOf | None = None, *, seconds: float | None = None, **options: Any
 ) -> Evidence:
     """Return small sets of patches on which a prediction rests; see `search`, whose last result this is.
 
@@ -265,12 +260,7 @@ def _order(rule: "_Rule", heatmap: Maps | None, seed: int) -> list[int]:
 
 
 def _rule(
-    model: ViT,
-    images: Tensor,
-    target: TargetOf | None,
-    contrast: Contrast | None,
-    keep: float | None,
-    sets: int = 1,
+    model: ViT, images: Tensor, target: TargetOf | None, contrast: Contrast | None, keep: float | None, sets: int = 1
 ) -> "_Rule":
     """Check the arguments of `search`, and return what makes a set work."""
     if not model.removes_patches:

@@ -51,13 +51,7 @@ class Sanity:
 
 
 def sanity(
-    model: ViT,
-    images: Tensor,
-    target: TargetLike = None,
-    method: str = DEFAULT,
-    *,
-    seed: int = 0,
-    **options: Any,
+    model: ViT, images: Tensor, target: TargetLike = None, method: str = DEFAULT, *, seed: int = 0, **options: Any
 ) -> Sanity:
     """Randomize the weights of a copy, part by part from the head down to the embedding, and compare the maps.
 

@@ -17,14 +17,7 @@ from vitviz.analysis.interventions import Drop
 from vitviz.attribution.registry import DEFAULT, score_patches, untouched
 from vitviz.attribution.target_specs import TargetLike, reads_features, resolve_target
 from vitviz.evaluation import EvaluationError
-from vitviz.evaluation.faithfulness import (
-    Floats,
-    Maps,
-    flat_maps,
-    random_orders,
-    rank_patches,
-    target_of_images,
-)
+from vitviz.evaluation.faithfulness import Floats, Maps, flat_maps, random_orders, rank_patches, target_of_images
 from vitviz.evaluation.masking import MaskedModel, usual_baseline
 from vitviz.extras import extra
 from vitviz.model.correlation import pearson

@@ -215,11 +215,7 @@ class Replay:
 
 
 def replay(
-    path: str | os.PathLike[str],
-    *,
-    photo: Any = None,
-    model: Any = None,
-    device: torch.device | str | None = None,
+    path: str | os.PathLike[str], *, photo: Any = None, model: Any = None, device: torch.device | str | None = None
 ) -> Replay:
     """Repeat the question of a file on the same photograph and weights.
 

@@ -22,11 +22,7 @@ from vitviz.writing import full_disk_explained
 PACKAGE = "onnxruntime-web@1.30.0"
 INTEGRITY = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="  # SHA-512
 # The files of the build for WASM with threads.
-FILES = {
-    "module": "ort.wasm.min.mjs",
-    "glue": "ort-wasm-simd-threaded.mjs",
-    "wasm": "ort-wasm-simd-threaded.wasm",
-}
+FILES = {"module": "ort.wasm.min.mjs", "glue": "ort-wasm-simd-threaded.mjs", "wasm": "ort-wasm-simd-threaded.wasm"}
 
 
 def check_runtime() -> None:

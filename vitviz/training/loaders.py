@@ -41,11 +41,7 @@ class Images(Dataset[Loaded]):
     """
 
     def __init__(
-        self,
-        split: Split,
-        features: Any = None,
-        transform: Callable[[Tensor], Tensor] | None = None,
-        together: int = 1,
+        self, split: Split, features: Any = None, transform: Callable[[Tensor], Tensor] | None = None, together: int = 1
     ) -> None:
         self.split, self.source, self.transform, self.together = split, features or split, transform, together
         decodes = features is None and split.images is None

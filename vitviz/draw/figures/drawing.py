@@ -381,9 +381,7 @@ def route(config: ViTConfig, size: tuple[int, int]) -> Route:
             Stage("Linear", out["blocks.0.mlp.fc1"], "mlp"),
             Stage(between, into["blocks.0.mlp.fc2"], "mlp"),
             Stage(
-                f"{f'{norm}, linear' if config.norms.mlp else 'Linear'}{after}{scaled}",
-                out["blocks.0.mlp.fc2"],
-                "mlp",
+                f"{f'{norm}, linear' if config.norms.mlp else 'Linear'}{after}{scaled}", out["blocks.0.mlp.fc2"], "mlp"
             ),
         ),
         ending=_ending(config, out, into),
