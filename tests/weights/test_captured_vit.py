@@ -1,5 +1,6 @@
 """Test modules that are opened without conversion: what they compute equals what the converted model computes."""
 
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -149,6 +150,61 @@ def test_the_module_stays_in_its_mode() -> None:
     module.blocks[1].train()
     vitviz.Explorer(opened(module)).open(vitviz.example("dog"))
     assert module.blocks[1].training
+
+
+class Own(timm_models.VisionTransformer):
+    """A subclass whose output is another function of the logits."""
+
+    def __init__(self, change: Callable[[Tensor], Any]) -> None:
+        super().__init__(**timm_models.SIZES)
+        self.change = change
+
+    def forward(self, x: Tensor) -> Any:
+        return self.change(super().forward(x))
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "expected"),
+    [
+        (lambda logits: logits.softmax(-1), r"probabilities \(softmax\)", lambda logits: logits.log_softmax(-1)),
+        (torch.sigmoid, r"probabilities \(sigmoid\)", lambda logits: logits),
+        (lambda logits: (logits[:, :3], logits[:, 3:]), "the first of the 2", lambda logits: logits[:, :3]),
+        (lambda logits: (2 * logits)[:, None].repeat(1, 4, 1), "mean over 4 tokens", lambda logits: 2 * logits),
+    ],
+)
+def test_what_is_read_of_an_output_is_an_assumption(change: Any, words: str, expected: Any) -> None:
+    module = timm_models.shaken(Own(change))
+    images = pixels(15, 35)
+    with torch.no_grad():
+        logits = timm_models.VisionTransformer.forward(module, images)
+    with pytest.warns(UserWarning, match="runs as it is"):
+        model = vitviz.load(module)
+    assert model.pretrained is not None
+    assert re.search(f"output: .*{words}", "; ".join(model.pretrained.assumed))
+    close(model(images), expected(logits), 1e-4)
+    close(model.trace(images).logits, expected(logits), 1e-4)
+    assert (model.problem_type == "multi_label_classification") == (change is torch.sigmoid)
+
+
+def test_outputs_beside_the_logits_change_nothing_and_features_are_no_classes() -> None:
+    module = timm_models.shaken(Own(lambda logits: (logits[:, :3], {"logits": logits}, logits)))
+    images = pixels(15, 35)
+    close(vitviz.load(module)(images), module(images)[2])
+    module = odd()
+    module.head = nn.Identity()
+    for wrapped in (module, torch.compile(module), nn.DataParallel(module)):
+        with pytest.warns(UserWarning, match="runs as it is"):
+            model = vitviz.load(wrapped)
+        assert model.config.classes == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [(lambda logits: logits * torch.nan, "NaN or infinity"), (lambda logits: logits.argmax(-1), "int64")],
+)
+def test_outputs_that_are_no_numbers_are_refused(change: Any, words: str) -> None:
+    with pytest.raises(ConvertError, match=f"It does not run as it is either.*{words}"):
+        vitviz.load(timm_models.shaken(Own(change)))
 
 
 @pytest.mark.parametrize("build", [vit, registers])

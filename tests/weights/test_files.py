@@ -2,6 +2,7 @@
 
 import argparse
 import collections
+import json
 import re
 import runpy
 from collections.abc import Callable
@@ -309,6 +310,24 @@ def test_weights_of_a_folder_are_loaded_with_its_settings(tmp_path: Path) -> Non
         vitviz.load(tmp_path, heads=5)
 
 
+def test_folder_without_settings_names_the_models_inside(tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    for name in ("optimizer.pt", "checkpoints/last.ckpt"):
+        (tmp_path / "run" / name).touch()
+    with pytest.raises(CheckpointError, match=r"without it\. Load what it contains: '.*last\.ckpt'\.$"):
+        vitviz.load(tmp_path / "run")
+    _, settings = hf_cases.on_disk(hf_cases.CASES["ViT-classifier"].build(), tmp_path / "run" / "snapshots" / "a")
+    with pytest.raises(CheckpointError, match=r"Load what it contains: '[^']*snapshots/a'\.$"):
+        vitviz.load(tmp_path / "run")
+    folder = tmp_path / "run" / "snapshots" / "a"
+    (folder / "config.json").write_text(json.dumps(settings | {"image_size": 99}))
+    with pytest.raises(ConvertError, match="Correct the sizes of image and patch"):
+        vitviz.load(folder)
+    (folder / "config.json").write_text(json.dumps(settings | {"architectures": None}))
+    with pytest.raises(ConvertError, match=r"in architectures of config\.json, got none"):
+        vitviz.load(folder)
+
+
 # --- wrappers and other precisions
 
 
@@ -336,6 +355,7 @@ AVERAGED: dict[str, Callable[[State], Any]] = {
     "SWA": lambda state: {"n_averaged": torch.tensor(3), **prefixed("module.", state)},
     "EMA beside the model": lambda state: {"model": {"a": torch.zeros(2)}, "model_ema": prefixed("module.", state)},
     "EMA in one state dict": lambda state: {"state_dict": prefixed("net.", state) | prefixed("ema.module.", state)},
+    "EMA beside a prefix of transformers": lambda state: prefixed("model.", state) | prefixed("ema.", state),
     "student and teacher": lambda state: prefixed("student.", state) | prefixed("teacher.backbone.", state),
 }
 BESIDE: dict[str, Callable[[State], Any]] = {
@@ -552,6 +572,8 @@ def test_unsupported_model_is_refused(name: str) -> None:
             ("blocks.0.attn.rel_pos_h",),
             r"looks like ViT .*: 1 tensor unknown: .*\. That is SAM, ViTDet or MViT.*open only whole",
         ),
+        (("blocks.0.attn.qkv.lora_A",), r"weights in several parts .*merge the parts before saving"),
+        (("head.parametrizations.weight.original1",), r"weights in several parts .*merge the parts before saving"),
     ],
 )
 def test_unknown_tensors_are_listed_with_the_closest_naming(surplus: tuple[str, ...], words: str) -> None:
@@ -634,7 +656,7 @@ def test_positions_of_prefix_tokens_are_added_to_them() -> None:
     assert merged["pos_embed"].equal(state["pos_embed"][:, 1:])
     assert naming.merge(dict(state), patches=4)["reg_token"].flatten().tolist() == [3, 4, 5, 6, 7, 8]
     for patches in (-1, 3, 6, 9):
-        with pytest.raises(ConvertError, match=r"rows of the position table|Expected positions for"):
+        with pytest.raises(ConvertError, match=r"rows of the position table|Expected positions (for|of)"):
             naming.merge(dict(state), patches=patches)
     with pytest.raises(ConvertError, match="Expected positions for cls_token"):
         naming.merge(state | {"pos_embed": torch.zeros(8, 2)}, patches=7)

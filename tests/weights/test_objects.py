@@ -85,6 +85,23 @@ def test_adapters_are_merged_into_a_copy(head: bool) -> None:
 
 
 @torch.no_grad()
+def test_adapters_that_are_off_or_in_half_precision_compute_the_same() -> None:
+    theirs = shaken(adapted(CASE.build(), head=False))
+    with theirs.disable_adapter():
+        assert_same(vitviz.load(theirs), theirs)
+    layers = [part for part in theirs.modules() if hasattr(part, "lora_A")]
+    layers[0].enable_adapters(False)
+    with pytest.raises(ConvertError, match="differs in the attention of block 0"):  # some are on, some off
+        convert_object(theirs)
+    with pytest.warns(UserWarning, match="runs as it is"):
+        assert_same(vitviz.load(theirs), theirs)
+    layers[0].enable_adapters(True)
+    images = torch.randn(2, 3, 44, 44)
+    half = theirs.bfloat16()
+    torch.testing.assert_close(vitviz.load(half)(images), half.float()(images).logits, rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
 def test_folder_of_adapters_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     CASE.build().save_pretrained(tmp_path / "base")
     folder = tmp_path / "mine"
@@ -166,7 +183,7 @@ class OwnModel(hf.PreTrainedModel):
 def test_error_names_the_attribute_of_a_wrapper_to_load(wrapper: Any, path: str) -> None:
     with pytest.raises(ConvertError) as refused:
         vitviz.load(wrapper)
-    assert str(refused.value).endswith(f"Load the model inside: vitviz.load({path}).")
+    assert f"Load the model inside, without what is around it: vitviz.load({path})." in str(refused.value)
     assert vitviz.load(eval(path, {"model": wrapper})).config.depth > 1
 
 

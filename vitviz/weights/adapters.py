@@ -88,4 +88,4 @@ def _merge(folder: Path, base: Path, peft: Any, transformers: Any) -> Any:
         model = transformers.AutoModelForImageClassification.from_pretrained(base)
     else:
         model = transformers.AutoModel.from_pretrained(base)
-    return peft.PeftModel.from_pretrained(model, folder).merge_and_unload()
+    return peft.PeftModel.from_pretrained(model.float(), folder).merge_and_unload()

@@ -18,10 +18,12 @@ from vitviz.model.config import AttentionPooling, Norms, ViTConfig
 from vitviz.model.edits import Edits
 from vitviz.model.ops import PLAIN, Attended, Explicit, Ops
 from vitviz.model.vit import Pretrained, ViT
+from vitviz.outputs import SEVERAL
 from vitviz.weights.capture import Observer, as_it_is, capture
 from vitviz.weights.captured import Captured, CaptureError
 from vitviz.weights.checks import CONFIG, ConvertError, abbreviate, attach, read_json
-from vitviz.weights.objects import about_object, quiet_transformers
+from vitviz.weights.objects import about_object, bare, quiet_transformers
+from vitviz.weights.output import INVERSES, inverse_activation, read_output
 from vitviz.weights.parts import LOCK, Parts
 from vitviz.weights.tokens import is_known, parts_of, size_of, tokens_of
 from vitviz.weights.transformers_folder import load_transformers_folder, read_preprocessor
@@ -94,10 +96,12 @@ class CapturedViT(ViT):
         parts: the module's blocks, final norm and classifier.
         attentions, pools: names of the modules that compute the attention of each block, and of the pooling.
         reason: why it was not converted.
+        activation: the module's last operation, if it returns probabilities; a key of `INVERSES`.
     """
 
     config: CapturedConfig
     removes_patches = False
+    activation = ""
 
     def __init__(self, module: nn.Module, config: CapturedConfig, captured: Captured, reason: str) -> None:
         nn.Module.__init__(self)
@@ -148,7 +152,7 @@ class CapturedViT(ViT):
             self.refuse()
         self.check(images)
         with _at_any_size(self.module):
-            return _logits(self.module(images), self.parts)
+            return self._logits(self.module(images))
 
     def angles(self, grid: tuple[int, int]) -> Any:
         """Return blank images (1, channels, H, W) with this grid of patches, from which the module takes positions."""
@@ -202,7 +206,7 @@ class CapturedViT(ViT):
         """Return the logits, or the features, from the input of the first block: (B, N, D) -> (B, C) or (B, F)."""
         stop = self.parts.head if features else None
         result = self._run(tokens, 0, stop, angles)
-        return _logits(result, self.parts) if stop is None else result
+        return self._logits(result) if stop is None else result
 
     def leave(self, index: int, tokens: Tensor, angles: Any, ops: Ops = PLAIN) -> Tensor:  # noqa: ARG002
         """Return the tokens unchanged, because operations between two blocks count as part of the second block."""
@@ -231,7 +235,7 @@ class CapturedViT(ViT):
 
     def classify(self, tokens: Tensor, ops: Ops = PLAIN) -> Tensor:
         """Return the logits of final tokens, or the features without a classifier: (B, N, D) -> (B, C)."""
-        return _logits(self._run(tokens, self._end, None, None, ops), self.parts)
+        return self._logits(self._run(tokens, self._end, None, None, ops))
 
     def trace(self, images: Tensor, *, grad: bool = False, **changes: Any) -> Captured:  # type: ignore[override]
         """Run the module and return its attention; with `grad`, in the autograd graph.
@@ -243,7 +247,11 @@ class CapturedViT(ViT):
         self.check(images)
         with _at_any_size(self.module):
             captured = capture(self.module, images, grad=grad)
-        return replace(captured, output=_logits(captured.output, self.parts), classifies=self.config.classes > 0)
+        return replace(captured, output=self._logits(captured.output), classifies=self.config.classes > 0)
+
+    def _logits(self, output: Any) -> Tensor:
+        """Return the logits or features (B, C) of what the module returned."""
+        return INVERSES[self.activation](read_output(output, self.parts))
 
     @property
     def distilled(self) -> bool:
@@ -306,21 +314,6 @@ _PARTS = {
 }
 
 
-def _logits(output: Any, parts: Parts) -> Tensor:
-    """Return the logits or features (B, C) of a module's output, averaged over a grid or sequence."""
-    if getattr(output, "feature_maps", None):  # of a backbone
-        output = output.feature_maps[-1]
-    for name in ("logits", "pooler_output", "last_hidden_state"):
-        if isinstance(getattr(output, name, None), Tensor):
-            output = getattr(output, name)
-    output = output[0] if isinstance(output, tuple | list) else output
-    if not isinstance(output, Tensor) or output.ndim < 2:
-        raise CaptureError(f"Expected a module that returns a tensor, got {type(output).__name__}. Use vitviz.capture.")
-    if output.ndim == 4 and parts.last in parts.channels_first:
-        return output.mean((2, 3))
-    return output if output.ndim == 2 else output.flatten(1, -2).mean(1)
-
-
 def open_captured(
     module: nn.Module,
     refusal: VitvizError,
@@ -338,23 +331,32 @@ def open_captured(
     Raises:
         VitvizError: `refusal`, for a module of another class, or without attention between tokens.
     """
+    module = bare(module)
     module = getattr(module, "vision_encoder", module)  # of SAM
     size, weight = size_of(module), next(module.parameters(), None)
     if size is None or weight is None or not weight.is_floating_point():
         raise refusal
     channels = next((part.in_channels for part in module.modules() if isinstance(part, nn.Conv2d)), 3)
     try:
-        captured, places_fit = _probed(module, weight.new_zeros(1, channels, *size))
+        images = weight.new_zeros(1, channels, *size)
+        captured, places_fit = _probed(module, images)
+        config = _config(module, captured, size, channels) if places_fit else None
+    except CaptureError as error:
+        both = f"{refusal} It does not run as it is either. {error}"
+        raise ConvertError(both) from error
     except Exception as error:  # the module's own error
         raise refusal from error
-    if not places_fit:
+    if config is None:
         raise refusal
-    model = CapturedViT(module, _config(module, captured, size, channels), captured, str(refusal).rstrip("."))
+    model = CapturedViT(module, config, captured, str(refusal).rstrip("."))
+    model.activation, notes = inverse_activation(module, images, model.parts)
     with torch.no_grad():
         model.config = replace(model.config, features=model.read_out(captured.tokens).shape[1])
     own = about(model.config) if about else about_object(module, model.config, preprocess)
+    if model.activation == "sigmoid":
+        own = replace(own, problem_type=own.problem_type or SEVERAL)
     note = f"captured: the model runs as it is. {model.reason}"
-    attach(model, replace(own, assumed=(*own.assumed, note)))
+    attach(model, replace(own, assumed=(*own.assumed, *notes, note)))
     warnings.warn(f"The model runs as it is, and its attention is captured. {refusal}", stacklevel=3)
     return model
 
@@ -450,8 +452,10 @@ def _source(folder: Path) -> tuple[nn.Module, list[str]]:
 def _config(module: nn.Module, captured: Captured, size: tuple[int, int], channels: int) -> CapturedConfig:
     parts = parts_of(module)
     assert parts is not None
-    output, call = _logits(captured.output, parts), captured.call(0)
-    classes = output.shape[1] if _classifies(module, captured.output) else 0
+    output, call = read_output(captured.output, parts), captured.call(0)
+    if not output.isfinite().all():
+        raise CaptureError("Expected finite outputs, got NaN or infinity. Check its weights.")
+    classes = output.shape[1] if _classifies(parts, captured.output) else 0
     width = captured.head_width or 1  # 0 if only the softmax is observed
     assert captured.places is not None
     layouts, patch = captured.layouts, captured.patch_size
@@ -479,8 +483,8 @@ def _config(module: nn.Module, captured: Captured, size: tuple[int, int], channe
     )
 
 
-def _classifies(module: nn.Module, output: Any) -> bool:
+def _classifies(parts: Parts, output: Any) -> bool:
     """Return whether a module's output is logits."""
     if hasattr(output, "keys"):  # of transformers
         return "logits" in output
-    return getattr(module, "num_classes", 1) > 0
+    return parts.head is not None and not isinstance(parts.head, nn.Identity)

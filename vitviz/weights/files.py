@@ -115,7 +115,7 @@ def _find_state(content: Any, where: str) -> tuple[dict[str, Tensor], tuple[str,
         kinds = {
             key: "" if isinstance(value, Tensor) else f" ({type(value).__name__})" for key, value in content.items()
         }
-        others = [f"{key!r:.40}{kind}" for key, kind in kinds.items()]
+        others = [f"{key!r:.40}{kind}" for key, kind in sorted(kinds.items(), key=lambda item: not item[1])]
         kind = checks.abbreviate(others) if others else f"an empty {kind}"
     below = f" under {'.'.join(keys)!r}" if keys else ""
     raise CheckpointError(
@@ -192,7 +192,7 @@ def _prefixes(tensors: Iterable[str]) -> dict[str, Naming | None]:
             if {mark, *known.marks} <= under:
                 found.setdefault(prefix, known)
     bases = {base for known in NAMINGS for base in known.bases}
-    inner = {each for each in found for outer in found if each.removeprefix(outer) in bases and each != outer}
+    inner = {each for each in found for outer in found for base in bases if base and each == outer + base}
     if not found:
         parts = (name.split(".")[:-1] for name in names)
         shared = [same[0] for same in itertools.takewhile(lambda same: len({*same}) == 1, zip(*parts, strict=False))]

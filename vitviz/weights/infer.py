@@ -40,6 +40,11 @@ SWIN_FILE = f"its tensors do not show the size of the input; {_INTO_MODEL}"
 # lacks are tried, and the first match is reported.
 NOT_SHOWN: tuple[tuple[str, str, str], ...] = (
     (r"(^|\.)(layers|features)\.\d+\.(blocks\.)?\d+\.att(n|ention)\.", "Swin", SWIN_FILE),
+    (
+        r"(^|[._])lora_|\.parametrizations\.|\.weight_(g|v|orig|mask)$",
+        "a model with weights in several parts (LoRA, weight norm, pruning)",
+        "merge the parts before saving (peft: merge_and_unload()), or load the model in memory",
+    ),
     (r"\.rel_pos_[hw]$", "SAM, ViTDet or MViT", f"models with attention in windows open only whole; {_INTO_MODEL}"),
 )
 # The same for files that resemble no naming.

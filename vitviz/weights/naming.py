@@ -233,6 +233,11 @@ def _fold_positions(new: State, patches: int) -> None:
     """Add the positions of prefix tokens to the tokens themselves, because our prefix tokens have no positions."""
     table, done = new["pos_embed"], 0
     prefix = table.shape[-2] - patches if table.ndim > 1 else 0
+    if prefix < 0:
+        raise ConvertError(
+            f"Expected positions of {patches} patches, got {patches + prefix}. Correct the sizes of image and patch in "
+            "the settings."
+        )
     for name in ("cls_token", "dist_token", "reg_token"):
         if name in new and done < prefix:
             token = new[name]

@@ -58,7 +58,7 @@ def convert_object(model: nn.Module, preprocess: Any = None) -> ViT:
             else than its class and parameters say (`verify.VerifyError`).
         CheckpointError: if its tensors do not match its settings.
     """
-    model = _unwrapped(model)
+    model = unwrapped(model)
     if isinstance(model, ViT):
         return copy.deepcopy(model).float().eval()
     _check_weights(model)
@@ -69,20 +69,30 @@ def convert_object(model: nn.Module, preprocess: Any = None) -> ViT:
             f"Expected a Vision Transformer of {', '.join(LIBRARIES)}, got {type(model).__qualname__} of "
             f"{type(model).__module__}. {advice}"
         )
-    if library == "peft":  # the adapters are merged into a copy
-        adapted: Any = copy.deepcopy(model)
-        return convert_object(adapted.merge_and_unload(), preprocess)
+    if library == "peft":  # the adapters are merged into a copy, unless they are switched off
+        adapted: Any = copy.deepcopy(model).float()
+        with checked_parts():
+            states = [part.disable_adapters for part in adapted.modules() if hasattr(part, "disable_adapters")]
+            merged = adapted.unload() if states and all(states) else adapted.merge_and_unload()
+        return verified(convert_object(merged, preprocess), bare(model))
     converted = CONVERTERS[library](model)
     return attach(converted, about_object(model, converted.config, preprocess))
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
+def unwrapped(model: nn.Module) -> nn.Module:
     """Return the model inside wrappers of libraries: compilation, parallel training, averages."""
     inner: Any = model
     while _package(type(inner)) in _WRAPPING and isinstance(getattr(inner, "module", None), nn.Module):
         inner = inner.module
-    unwrapped: nn.Module = getattr(inner, "_orig_mod", inner)
-    return unwrapped
+    own: nn.Module = getattr(inner, "_orig_mod", inner)
+    return own
+
+
+def bare(model: nn.Module) -> nn.Module:
+    """Return the model inside wrappers, also inside a `PeftModel`, whose adapters remain in its layers."""
+    own: Any = unwrapped(model)
+    base: nn.Module = own.get_base_model() if hasattr(own, "get_base_model") else own
+    return base
 
 
 def _check_weights(model: nn.Module) -> None:
@@ -121,7 +131,7 @@ def _advise(wrapper: nn.Module, otherwise: str) -> str:
     ]
     path = _expression(paths[0])
     if len(others) != 1:
-        return f"Load the model inside: vitviz.load({path})."
+        return f"Load the model inside, without what is around it: vitviz.load({path})."
     classifier, head = _expression(others[0]), next((name for name in ("head", "heads") if hasattr(part, name)), "")
     if not head:  # a model of transformers without a classifier
         return f"Put {path} and its classifier {classifier} into the class of transformers that has both, and load it."
@@ -163,7 +173,8 @@ def about_object(
         return about_timm(cfg, config, source=origin, preprocess=own)
     if library == "transformers":
         model: Any = source
-        settings = fit_labels(model.config.to_dict() | {"architectures": [name]}, config.classes)
+        kind = next(kind for kind in type(source).__mro__ if _package(kind) == library)  # of a subclass, too
+        settings = fit_labels(model.config.to_dict() | {"architectures": [kind.__name__]}, config.classes)
         return about_transformers(settings, preprocessor, name, source=origin, config=config, preprocess=own)
     usual = TORCHVISION.preprocess if library == "torchvision" else CONVENTIONS["imagenet"]
     if library == "torchvision" and config.classes == 1000:

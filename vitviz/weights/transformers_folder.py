@@ -161,6 +161,11 @@ def load_transformers_folder(path: str | os.PathLike[str], *, name: str | None =
     tensors = read_tensors(folder)
     classifiers = [key for key in tensors if re.search(r"classifier(\.\d+)*\.weight$", key)]
     if classes := {len(tensors[key]) for key in classifiers if tensors[key].ndim}:
+        if not settings.get("architectures"):
+            raise ConvertError(
+                f"Expected the class of weights with a classifier in architectures of {CONFIG}, got none in "
+                f'{str(folder)!r}. Add it, such as ["ViTForImageClassification"].'
+            )
         settings = fit_labels(settings, max(classes))
     about = about_transformers(
         settings, read_preprocessor(folder), title, licence=licence, source=f"transformers folder {title}"

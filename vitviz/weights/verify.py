@@ -321,7 +321,8 @@ def _closest(ours: Tensor, result: Any, config: ViTConfig) -> tuple[Tensor, Tens
     if getattr(result, "logits", None) is not None:
         return ours, result.logits
     features = list[Tensor]()
-    for tensor in (value for value in result.values() if isinstance(value, Tensor)):
+    values = result if isinstance(result, tuple | list) else result.values()
+    for tensor in (value for value in values if isinstance(value, Tensor)):
         if tensor.ndim == 3:  # tokens (B, N, D)
             features += [tensor[:, 0], tensor.mean(1), tensor[:, len(config.prefix) :].mean(1)]
         features.append(tensor.flatten(2).mean(2) if tensor.ndim == 4 else tensor)  # (B, D, gh, gw) or (B, D)

@@ -17,7 +17,7 @@ from vitviz.settings import read
 from vitviz.weights import adapters
 from vitviz.weights.captured_vit import load_transformers, open_captured
 from vitviz.weights.checkpoint import load_folder, read_config, read_method
-from vitviz.weights.checks import CONFIG, OLD_WEIGHTS, SUFFIXES, WEIGHTS, CheckpointError, read_json
+from vitviz.weights.checks import CONFIG, OLD_WEIGHTS, SUFFIXES, WEIGHTS, CheckpointError, abbreviate, read_json
 from vitviz.weights.files import load_file
 from vitviz.weights.given import Labels, describe_model
 from vitviz.weights.infer import Reference
@@ -28,6 +28,7 @@ from vitviz.weights.transformers_folder import read_reference_folder
 
 CHECKPOINTS = resource_folder("checkpoints")
 """Folder of the bundled checkpoints, unless a setting of `vitviz.settings` names another."""
+_TRAINER = ("optimizer", "scheduler", "training_args", "rng_state", "random_states")  # files beside the weights
 _NAMES = ", ".join(f"{library}:NAME" for library in LIBRARIES)
 
 
@@ -171,7 +172,19 @@ def _load_folder(folder: Path) -> ViT:
             f"Expected the folder of a model, got {str(folder)!r} with the checkpoints of a training run. Load one of "
             f"them, such as the last: {str(last)!r}."
         )
+    if not (folder / CONFIG).is_file() and (inside := _find_models(folder)):
+        raise CheckpointError(
+            f"Expected a folder with {CONFIG}, got {str(folder)!r} without it. Load what it contains: {inside}."
+        )
     return load_folder(folder)
+
+
+def _find_models(folder: Path) -> str:
+    """Return the first folders of models, or else weights files, at most two levels below a folder; empty if none."""
+    paths = sorted(path for pattern in ("*", "*/*", "*/*/*") for path in folder.glob(pattern) if path.is_file())
+    folders = [path.parent for path in paths if path.name == CONFIG]
+    files = [path for path in paths if path.name.lower().endswith(SUFFIXES) and not path.name.startswith(_TRAINER)]
+    return abbreviate([repr(str(path)) for path in folders or files])
 
 
 def _is_file(name: str) -> bool:
