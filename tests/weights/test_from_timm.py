@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from vitviz.images.decoding import decode
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import ViT
-from vitviz.weights.checks import CheckpointError, ConvertError
+from vitviz.weights.checks import CheckpointError, ConvertError, attach
 from vitviz.weights.from_timm import about_timm, convert_timm
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -83,7 +83,8 @@ def test_named_model_matches_timm(name: str) -> None:
     theirs = timm.create_model(name, pretrained=False, **sizes)
     cfg = {**theirs.pretrained_cfg, "crop_mode": "squash", "crop_pct": 1.0}  # the model's own is for square inputs
     theirs.pretrained_cfg = cfg
-    ours = convert_timm(shaken(theirs), cfg)
+    ours = convert_timm(shaken(theirs))
+    ours = attach(ours, about_timm(cfg, ours.config))
     assert (ours.config.image_size, ours.config.patch_size) == (sizes["img_size"], patch)
     check_equal(theirs, ours, torch.randn(1, 3, *sizes["img_size"]))
     assert ours.pretrained.name == name
@@ -99,7 +100,7 @@ def test_partial_patches_and_fixed_sizes_match_timm() -> None:
     name = "vit_so400m_patch14_siglip_384.webli"
     theirs = timm.create_model(name, depth=2, embed_dim=60, num_heads=5, img_size=(47, 59))
     images = torch.randn(1, 3, 47, 59)
-    ours = convert_timm(shaken(theirs), theirs.pretrained_cfg | {"crop_mode": "squash", "crop_pct": 1.0})
+    ours = convert_timm(shaken(theirs))
     assert ours.config.image_size == (42, 56)
     torch.testing.assert_close(ours(images[..., :42, :56]), theirs(images), rtol=0, atol=1e-4)
     fixed = vit(dynamic_img_size=False)

@@ -19,7 +19,7 @@ from torchvision.models.segmentation import FCN_ResNet50_Weights
 from torchvision.models.vision_transformer import ConvStemConfig
 
 from vitviz.weights import naming
-from vitviz.weights.checks import ConvertError
+from vitviz.weights.checks import ConvertError, attach
 from vitviz.weights.from_torchvision import PLAIN, about_torchvision, convert_torchvision
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -82,7 +82,7 @@ def test_unsupported_models_are_refused() -> None:
     for model, words in (
         (nn.Linear(2, 3), r"Expected a VisionTransformer .* got Linear"),
         (tiny(representation_size=8), r"the hidden layer heads\.pre_logits"),
-        (tiny(conv_stem_configs=[ConvStemConfig(7, 3, 3)]), "parts that its library gives it"),
+        (tiny(conv_stem_configs=[ConvStemConfig(7, 3, 3)]), "Expected a tensor .* with 4 axes, got none"),
     ):
         with pytest.raises(ConvertError, match=words):
             convert_torchvision(model)
@@ -117,11 +117,11 @@ def test_published_weights_bring_labels_licence_and_preprocessing(weights: Any) 
 def test_weights_must_have_the_models_classes() -> None:
     weights = MODELS.ViT_B_32_Weights.IMAGENET1K_V1
     fitting = {"image_size": 21, "patch_size": 7}  # the weights need an input of 224 x 224 pixels
-    ours = convert_torchvision(tiny(num_classes=1000, **fitting), weights)
+    ours = attach(convert_torchvision(tiny(num_classes=1000, **fitting)), about_torchvision(weights))
     assert ours.pretrained == about_torchvision(weights)
     assert ours.pretrained.name == "ViT_B_32 IMAGENET1K_V1"
     with pytest.raises(ConvertError, match=r"13 labels.*got 1000"):
-        convert_torchvision(tiny(**fitting), weights)
+        attach(convert_torchvision(tiny(**fitting)), about_torchvision(weights))
     with pytest.raises(ConvertError, match=r"without .*crop_size"):  # weights for another task
         about_torchvision(FCN_ResNet50_Weights.DEFAULT)
 

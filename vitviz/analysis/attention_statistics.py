@@ -15,7 +15,6 @@ from vitviz.analysis.statistic import Statistic
 from vitviz.images.geometry import Geometry
 from vitviz.model.trace import AttentionTrace, BlockTrace, Query
 from vitviz.phrases import Phrase
-from vitviz.weights.captured import Captured
 
 RANK_TOKENS = 600  # maximum N for the effective rank, because its singular values take O(N³) time
 
@@ -51,15 +50,11 @@ class QueryRange:
             AnalysisError: unless there is one geometry for each image, or if the query is a mean.
             TraceError: if the token does not exist.
         """
-        batch, prefix, grid = trace.batch, len(trace.prefix), trace.grid_in(block)
+        batch, prefix, grid = trace.batch, len(trace.prefix), trace.matrix_grid(block)
         if query == "mean":
             raise AnalysisError("Expected one token as the query, got 'mean'. Omit it to average over patches.")
         token = None if query is None else trace.token(query, block)
-        if isinstance(trace, Captured) and trace.windowed:  # the tokens of a window, at the same place in every window
-            windows = trace.layouts[block]
-            rows, columns = (windows.places[-1] + 1).tolist()
-            grid = rows, columns
-            token = None if token is None else place_in_windows(windows.members, token)[1]
+        token = None if token is None else trace.place_of(block, token)[1]
         first = prefix if token is None else token
         pixels = None
         if geometry is not None:
@@ -78,12 +73,6 @@ class QueryRange:
     def are_patches(self) -> bool:
         """Return whether the queries are patches; prefix tokens have no position in the image."""
         return self.first >= len(self.prefix)
-
-
-def place_in_windows(members: Tensor, token: int) -> tuple[int, int]:
-    """Return the window of a token and its index there: (W, M) tokens of each window."""
-    window, index = members.eq(token).nonzero()[0].tolist()
-    return window, index
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitviz.analysis import AnalysisError
-from vitviz.analysis.attention_statistics import QueryRange, place_in_windows, row_statistics
+from vitviz.analysis.attention_statistics import QueryRange, row_statistics
 from vitviz.analysis.importance import Importance
 from vitviz.analysis.statistic import Reads, Statistic
 from vitviz.attribution.target_specs import Contrast, TargetLike, TargetOf, resolve_target
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 _NO_TARGET = "this model has no classifier, and no target is given"
-_WINDOWED = "models with attention in windows have no matrix over all tokens and no edits"
+_PARTED = "models with attention in windows have no matrix over all tokens and no edits"
 
 
 STATISTICS = Registry(
@@ -202,7 +202,7 @@ def head_statistics(
         raise AnalysisError(f"Expected names among {', '.join(STATISTICS)}, got {unknown or 'none'}. Choose some.")
     chosen = [statistic for name, statistic in STATISTICS.items() if name in names]  # in the order of STATISTICS
     heads = tuple(map(trace.heads_in, trace.blocks))
-    windowed = _WINDOWED if isinstance(trace, Captured) and trace.windowed else ""
+    parted = _PARTED if trace.windowed else ""
     of_rows, of_matrices, of_model = (
         {statistic.name: statistic.function for statistic in chosen if statistic.reads == reads}
         for reads in ("rows", "matrix", "model")
@@ -211,22 +211,16 @@ def head_statistics(
     with torch.no_grad():
         for block in trace.blocks:
             block_trace, queries = trace.block(block), QueryRange.of(trace, geometry, query, block)
+            token = None if query is None else trace.token(query, block)
             of_block = row_statistics(block_trace, queries, of_rows)
-            of_block |= {name: windowed or function(block_trace) for name, function in of_matrices.items()}
+            of_block |= {name: parted or function(block_trace) for name, function in of_matrices.items()}
             for name, values in of_block.items():
-                if windowed and isinstance(values, Tensor):  # the mean over windows, or the window of the query
-                    assert isinstance(trace, Captured)
-                    windows = trace.layouts[block]
-                    values = values.unflatten(0, (trace.batch, -1))  # (B * W, H) -> (B, W, H)
-                    if query is None:
-                        values = values[:, windows.whole].mean(1)  # NaN if all windows have padding
-                    else:
-                        values = values[:, place_in_windows(windows.members, trace.token(query, block))[0]]
-                blocks.setdefault(name, []).append(values)
+                per_image = trace.per_image(block, values, token) if isinstance(values, Tensor) else values
+                blocks.setdefault(name, []).append(per_image)
     resolved = resolve_target(model, trace.logits, target, contrast, trace.batch)
     importances = None if resolved is None else Importance(model, trace, resolved)
     results: dict[str, Tensor | str] = {
-        name: windowed or (_NO_TARGET if importances is None else function(importances))
+        name: parted or (_NO_TARGET if importances is None else function(importances))
         for name, function in of_model.items()
     }
     for name, per_block in blocks.items():
@@ -242,7 +236,7 @@ def head_statistics(
         query="patches" if query is None else str(query),
         target=importances.target.description if importances and of_model else "",
         scale=importances.target.score_scale if importances and of_model else "",
-        heads=heads if windowed else (),
+        heads=heads if parted else (),
         stages=stages_of(trace),
     )
 

@@ -277,10 +277,9 @@ def legrad(case: Case, *, start: int = 0, pooling: Pooling = "model") -> Tensor:
             gradients = torch.autograd.grad(score.sum(), probabilities)  # shapes as in `Step`
         share = total.new_full(total.shape, 1 / total.shape[1])  # of each row in the mean over all rows
         for gradient in gradients:
-            keys = gradient if trace.windowed else gradient[..., -total.shape[1] :]  # without the class token
-            total += trace.within(index, partial(_sensitive, trace.attendable(index, keys)), share)
+            total += trace.within(index, partial(_sensitive, trace.attendable(index, gradient)), share)
         advance(trace.stream(index), 2 / trace.depth)
-        del ops, tokens, score, probabilities, gradients, gradient, keys  # free them before the next block
+        del ops, tokens, score, probabilities, gradients, gradient  # free them before the next block
     return total
 
 
@@ -294,7 +293,8 @@ def _first_readable(case: Case, first: int) -> int:
 
 
 def _sensitive(gradient: Tensor, rows: Tensor) -> Tensor:
-    """Return `sensitivity`, times the share (B, N) of the rows: a window has only some of them, and perhaps padding."""
+    """Return `sensitivity`, times the share (B, N) of the rows: a matrix has only some of them, and perhaps padding."""
+    gradient = gradient[..., -rows.shape[1] :]  # without the class token of class attention
     padded = rows.shape[1] / rows.ne(0).sum(1, keepdim=True)
     return sensitivity(gradient) * rows.sum(1, keepdim=True) * padded
 

@@ -369,6 +369,28 @@ class AttentionTrace(ABC):
         """Return the display name of a block's stage, such as " (stage 3)", or "" in a model with one stage."""
         return ""
 
+    def matrix_grid(self, block: int) -> tuple[int, int]:
+        """Return the rows and columns of patches between which each of a block's matrices is."""
+        return self.grid_in(block)
+
+    def place_of(self, block: int, token: int) -> tuple[int, int]:  # noqa: ARG002
+        """Return which of a block's matrices has a token, and the token's row there."""
+        return 0, token
+
+    def per_image(self, block: int, values: Tensor, token: int | None = None) -> Tensor:  # noqa: ARG002
+        """Return values of each image from those of each of a block's matrices: (matrices, H) -> (B, H).
+
+        They are those of a token's matrix, or the mean over all matrices between patches, NaN if there are none.
+        """
+        return values
+
+    def probabilities(self, block: int) -> Any:
+        """Return the attention of a block as `attentions` has it."""
+        block_trace = self.block(block)
+        if block_trace.probabilities is not None and block_trace.probabilities.requires_grad:
+            return block_trace.probabilities
+        return block_trace.rows(0, block_trace.queries.shape[2])
+
     def attention(self, block: int) -> Tensor:
         """Return the attention matrix of a block: (B, H, N, N), float32; rows sum to 1."""
         block_trace = self.block(block)
@@ -533,13 +555,7 @@ class Attentions(Sequence[Tensor]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(len(self))))
-        if self._trace.windowed:
-            windowed: Any = self._trace
-            return windowed.sparse(self._trace.blocks[index])
-        block_trace = self._trace.block(self._trace.blocks[index])
-        if block_trace.probabilities is not None and block_trace.probabilities.requires_grad:
-            return block_trace.probabilities
-        return block_trace.rows(0, block_trace.queries.shape[2])
+        return self._trace.probabilities(self._trace.blocks[index])
 
 
 def describe_query(query: Query) -> str:

@@ -383,12 +383,32 @@ class Captured(AttentionTrace):
             return gradient
         return gradient.masked_fill(mask.ne(0).repeat(len(gradient) // len(mask), 1, 1, 1), 0.0)
 
+    def matrix_grid(self, block: int) -> tuple[int, int]:
+        """Return the rows and columns of patches of a window."""
+        return self.layouts[block].side if self.layouts else self.grid
+
+    def place_of(self, block: int, token: int) -> tuple[int, int]:
+        """Return the window of a token, and the token's row there."""
+        return self.layouts[block].place_of(token) if self.layouts else (0, token)
+
+    def per_image(self, block: int, values: Tensor, token: int | None = None) -> Tensor:
+        """Return the mean of the windows' values over those without padding, or the values of a token's window."""
+        if not self.layouts:
+            return values
+        of_windows = values.unflatten(0, (self.batch, -1))  # (B * W, H) -> (B, W, H)
+        if token is None:
+            return of_windows[:, self.layouts[block].whole].mean(1)
+        return of_windows[:, self.place_of(block, token)[0]]
+
     def attention(self, block: int) -> Tensor:
         """Return the attention matrix of a block: (B, H, N, N), float32; see `SparseAttention` for windows."""
-        return self.sparse(block).dense() if self.layouts else super().attention(block)
+        dense: Tensor = self.probabilities(block).dense() if self.layouts else super().attention(block)
+        return dense
 
-    def sparse(self, block: int) -> SparseAttention:
-        """Return the attention of a block of a windowed model."""
+    def probabilities(self, block: int) -> Any:
+        """Return the attention of a block as `attentions` has it: sparse in a windowed model."""
+        if not self.layouts:
+            return super().probabilities(block)
         return SparseAttention(self.call(block).attentions, self.layouts[block], partial(self.weights, block=block))
 
     def row(self, block: int, query: Query = "cls") -> Tensor:

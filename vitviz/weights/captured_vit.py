@@ -460,7 +460,7 @@ def _config(module: nn.Module, captured: Captured, size: tuple[int, int], channe
     assert captured.places is not None
     layouts, patch = captured.layouts, captured.patch_size
     padded = any(layout.members.numel() > layout.tokens for layout in layouts)
-    sides = [] if padded else [(layout.stage, (layout.places[-1] + 1).tolist()) for layout in layouts]
+    sides = [] if padded else [(layout.stage, layout.side) for layout in layouts]
     pooled = isinstance(parts.last, nn.Identity) and not isinstance(_norm_of(module, parts), nn.Identity)
     steps = [side << stage for stage, window in sides for side in window]
     return CapturedConfig(

@@ -1,8 +1,7 @@
 """Convert timm models: config, tensors, labels and preprocessing."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
@@ -10,13 +9,15 @@ from torch import nn
 from vitviz.images.bands import band_names
 from vitviz.images.preprocess import Preprocess
 from vitviz.images.torchvision_import import import_torchvision
-from vitviz.model.config import AttentionPooling, Norms, PositionTable, Rotary, ViTConfig
+from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, assemble, checked_parts, checked_settings
 from vitviz.weights.classifier import read_classifiers
 from vitviz.weights.describe import describe
-from vitviz.weights.timm_state import OWN_TABLE, SHARED_TABLES, Channels, rearranged, reorder_channels
+from vitviz.weights.naming import State
+from vitviz.weights.shapes import merge_fields, shown_settings
+from vitviz.weights.timm_state import Channels, rearranged, reorder_channels
 from vitviz.weights.verify import verified
 
 _CLASSIFIERS = ("head", "head_dist")
@@ -46,7 +47,7 @@ _ADVICE = "Set model.pretrained_cfg = None, and pass the preprocessing: vitviz.l
 
 @checked_parts()
 @checked_settings()
-def convert_timm(model: nn.Module, cfg: Mapping[str, Any] | None = None) -> ViT:
+def convert_timm(model: nn.Module) -> ViT:
     """Convert a timm model to a `ViT` with the same outputs and attention: a copy in float32 and in eval mode.
 
     Covers `VisionTransformer` (ViT, DeiT III, DINO, MAE, DINOv2, CLIP, SigLIP, AIMv2, RADIO and related models), its
@@ -55,19 +56,16 @@ def convert_timm(model: nn.Module, cfg: Mapping[str, Any] | None = None) -> ViT:
 
     Args:
         model: built by timm.
-        cfg: the `pretrained_cfg` of published weights, with labels and preprocessing; `None` for other weights.
 
     Raises:
         ConvertError: with the reason, for a model without a single N x N attention in each block, or with an operation
             that `ViT` does not have, or if it computes something else than its class and parameters say.
         CheckpointError: if its tensors do not match its settings.
     """
-    _check_class(model)
-    config, channels = config_of(model)
-    state, _ = read_classifiers(model, model.state_dict(), *_CLASSIFIERS)
-    new = naming.TIMM.convert(rearranged(model, state), config)
+    config, channels, state = _read(model)
+    new = naming.TIMM.convert(state, config)
     reorder_channels(new, config, channels)
-    return verified(assemble(config, new, about_timm(cfg, config) if cfg else None), model)
+    return verified(assemble(config, new), model)
 
 
 # --- settings of a built model
@@ -77,44 +75,160 @@ def convert_timm(model: nn.Module, cfg: Mapping[str, Any] | None = None) -> ViT:
 def config_of(model: nn.Module) -> tuple[ViTConfig, Channels]:
     """Return the config of a built model, which may be on the meta device, and the order of its heads' channels.
 
-    Only the first block is read: `assemble` compares the shape of every tensor, and `verify` what every part computes.
-
     Raises:
         ConvertError: with the reason, for a model that cannot be converted.
     """
-    built: Any = model  # timm's attributes have no type hints
-    _check_class(built)
-    from timm.models.cait import Cait
-    from timm.models.deit import VisionTransformerDistilled
-    from timm.models.naflexvit import NaFlexVit
+    return _read(model)[:2]
 
-    flexible = isinstance(built, NaFlexVit)
-    first = built.blocks[0]
-    stem, tokens = (built.embeds, built.embeds) if flexible else (built.patch_embed, built)
-    patch = stem.patch_size[0]
-    size = _flexible_size(built) if flexible else stem.img_size
-    block = _block_settings(first)
-    settings = block | {
-        # Like timm, leave out the pixels at the right and bottom that do not fill a patch.
-        "image_size": tuple(side // patch * patch for side in size),
-        "patch_size": patch,
-        "channels": stem.in_chans if flexible else stem.proj.in_channels,
-        "patch_bias": stem.proj.bias is not None,
-        "width": built.embed_dim,
-        "depth": len(built.blocks),
-        "classes": read_classifiers(built, {}, *_CLASSIFIERS)[1],  # num_classes may describe a replaced classifier
-        "class_token": not isinstance(built, Cait) and tokens.cls_token is not None,
-        "distillation_token": isinstance(built, VisionTransformerDistilled),
-        "registers": 0 if (registers := getattr(tokens, "reg_token", None)) is None else registers.shape[1],
-        "norms": _norms(built, stem, first),
-        "relative_bias": block.pop("relative_bias") or any(getattr(built, name, None) for name in SHARED_TABLES),
+
+def _read(model: Any) -> tuple[ViTConfig, Channels, State]:
+    """Return the config, the order of the heads' channels, and the tensors with names of `naming.TIMM`.
+
+    Only the first block is read: `assemble` compares the shape of every tensor, and `verify` what every part computes.
+    """
+    _check_class(model)
+    state, classes = read_classifiers(model, model.state_dict(), *_CLASSIFIERS)  # num_classes may be outdated
+    state = rearranged(model, state)
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    built = _Built(model, shown_settings(shapes, naming.TIMM), shapes["blocks.0.attn.proj.weight"][1])
+    fields = {name: read(built) for name, read in SETTINGS.items()}
+    config = ViTConfig(**merge_fields(built.shown, fields, {"classes": classes}))
+    neighbors = not getattr(built.attention, "rotate_half", True)
+    return config, Channels(neighbors, columns_first=getattr(built.rope, "grid_indexing", "") == "xy"), state
+
+
+class _Built:
+    """Parts of a built model that hold settings, under any class's names.
+
+    Args:
+        model: the model.
+        shown: the settings that its tensors show.
+        inner: number of heads times the width of a head.
+    """
+
+    def __init__(self, model: Any, shown: dict[str, Any], inner: int) -> None:
+        self.model, self.shown, self.inner, self.block = model, shown, inner, model.blocks[0]
+        self.flexible = hasattr(model, "embeds")
+        self.stem = model.embeds if self.flexible else model.patch_embed
+        self.rope: Any = getattr(model, "rope", None)
+        self.pool: Any = getattr(model, "attn_pool", None)
+        self.attention = next(part for part in self.block.modules() if hasattr(part, "num_heads"))
+        mlps = [part for name, part in self.block.named_modules() if "attn" not in name]
+        self.act = next(getattr(part, name) for part in mlps for name in ("act", "mlp_act") if hasattr(part, name))
+
+    @property
+    def head_width(self) -> int:
+        """Return d, the width of a head."""
+        own = getattr(self.attention, "head_dim", None)
+        return int(own or self.attention.proj.in_features // self.attention.num_heads)
+
+    @property
+    def gate(self) -> str:
+        """Return the kind of gate, "" without one."""
+        return GATES.get(type(self.act).__name__, "geglu") if self.shown["mlp"] != "mlp" else ""
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Return (height, width) in pixels: of a model for any size, in its `pretrained_cfg`, or of its positions."""
+        if not self.flexible:
+            return tuple(self.stem.img_size)
+        published = (getattr(self.model, "pretrained_cfg", None) or {}).get("input_size")
+        grid, patch = self.stem.pos_embed_grid_size or (14, 14), self.stem.patch_size
+        return tuple(published[1:]) if published else (grid[0] * patch[0], grid[1] * patch[1])
+
+
+def _is(part: Any, *kinds: str) -> bool:
+    """Return whether a part is of one of these classes, or of a class that derives from one."""
+    return any(kind.__name__ in kinds for kind in type(part).__mro__)
+
+
+def _activation(built: _Built) -> str:
+    """Return our name of the activation, or the name of its class, which `ViTConfig` refuses."""
+    if built.gate not in ("", "geglu"):
+        return "gelu"
+    name = type(built.act).__name__  # torch's GELU or timm's
+    known = {"GELU": "gelu", "GELUTanh": "gelu_tanh", "QuickGELU": "quick_gelu"}
+    return "gelu_tanh" if getattr(built.act, "approximate", "none") == "tanh" else known.get(name, name)
+
+
+def _pooling(built: _Built) -> str:
+    pool = built.model.global_pool
+    return "attention" if built.shown["pool"]["blocks"] or built.pool else POOLS.get(pool, pool)
+
+
+def _pool(built: _Built) -> dict[str, Any]:
+    """Return the settings of attention pooling. Eva's, which has no `pool_include_prefix`, always reads the prefix."""
+    reads = built.pool is None or getattr(built.model, "pool_include_prefix", None) is not False
+    heads = None if built.pool is None else built.pool.num_heads
+    return {"heads": heads, "prefix": reads or not built.model.num_prefix_tokens}
+
+
+def _positions(built: _Built) -> str:
+    if built.rope is None:
+        return str(built.shown["positions"])
+    return "learned+rotary" if built.shown["positions"] == "learned" else "rotary"
+
+
+def _rotary(built: _Built) -> dict[str, Any]:
+    rope = built.rope
+    rotary = {} if rope is None else {"base": rope.temperature}
+    if _is(rope, "RotaryEmbeddingMixed"):
+        rotary |= {"places": "index", "learned": True}
+    elif _is(rope, "RotaryEmbeddingCat"):
+        scaled = None if rope.ref_feat_shape is None else tuple(rope.ref_feat_shape)
+        rotary |= {"places": "index", "grid": scaled, "offset": float(rope.grid_offset)}
+    return rotary
+
+
+def _table(built: _Built) -> dict[str, Any]:
+    """Return the settings of NaFlex positions; those of other models have our defaults."""
+    stem = built.stem
+    if not built.flexible:
+        return {}
+    grid, crop = tuple(stem.pos_embed_grid_size or ()), bool(stem.pos_embed_ar_preserving)
+    if stem.pos_embed_type == "factorized":  # linear interpolation of the sums equals that of the terms
+        return {"mode": "bilinear", "antialias": False, "grid": grid, "crop": crop}
+    return {
+        "mode": stem.pos_embed_interp_mode,
+        "antialias": bool(stem.pos_embed_antialias),
+        "grid": None if stem.pos_embed is None else grid,
+        "crop": crop,
+        "corners": bool(stem.pos_embed_align_corners),
     }
-    settings |= _positions(built, tokens)
-    settings |= _class_attention(built) if isinstance(built, Cait) else _pooling(built, block)
-    settings |= {"table": _flexible_table(stem)} if flexible else {}
-    neighbors = not getattr(getattr(first, "attn", None), "rotate_half", True)
-    columns_first = getattr(getattr(built, "rope", None), "grid_indexing", "") == "xy"
-    return ViTConfig(**settings), Channels(neighbors, columns_first)
+
+
+def _epsilon(built: _Built) -> float:
+    """Return the epsilon of all norms; random images need not show that one of them differs."""
+    values = {module.eps for module in built.model.modules() if hasattr(module, "eps")}
+    if len(values) != 1:
+        raise ConvertError(f"Expected norms of one epsilon, got {sorted(values)}. Choose another model.")
+    return float(values.pop())
+
+
+GATES = {"SiLU": "swiglu", "ReLU": "reglu"}
+"""Name of an activation's class -> `ViTConfig.mlp`; GELU and its forms are "geglu"."""
+POOLS = {"token": "cls", "avg": "mean"}
+"""timm's `global_pool` -> `ViTConfig.pooling`."""
+SETTINGS: dict[str, Callable[[_Built], Any]] = {
+    # Like timm, leave out the pixels at the right and bottom that do not fill a patch.
+    "image_size": lambda built: tuple(side - side % built.shown["patch_size"] for side in built.size),
+    "heads": lambda built: built.inner // built.head_width,
+    "head_width": lambda built: built.head_width,
+    "mlp": lambda built: built.gate or "mlp",
+    "activation": _activation,
+    "parallel": lambda built: _is(built.block, "ParallelScalingBlock"),
+    "norms": lambda built: {
+        "kind": "rms" if any(_is(part, "RmsNorm") for part in built.model.modules()) else "layer",
+        "eps": _epsilon(built),
+        "post": _is(built.block, "ResPostBlock", "EvaBlockPostNorm", "ResPostRelPosBlock"),
+    },
+    "positions": _positions,
+    "rotary": _rotary,
+    "table": _table,
+    "pooling": _pooling,
+    "pool": _pool,
+}
+"""Field of `ViTConfig` -> function that reads it from a built model, if tensors do not show it."""
 
 
 def _check_class(model: Any) -> None:
@@ -134,192 +248,6 @@ def _check_class(model: Any) -> None:
         return
     name, why = reason or (type(model).__name__, "it is another architecture")
     raise ConvertError(f"Expected a model whose attention can be shown, got an unsupported timm model ({name}): {why}.")
-
-
-def _flexible_size(built: Any) -> tuple[int, ...]:
-    """Return the input size in the `pretrained_cfg` of a model that accepts any size, or the size of its positions."""
-    published = (getattr(built, "pretrained_cfg", None) or {}).get("input_size")
-    grid, patch = built.embeds.pos_embed_grid_size or (14, 14), built.embeds.patch_size
-    return tuple(published[1:]) if published else (grid[0] * patch[0], grid[1] * patch[1])
-
-
-def _flexible_table(stem: Any) -> PositionTable:
-    """Return the settings of NaFlex positions."""
-    grid, crop = tuple(stem.pos_embed_grid_size or ()), bool(stem.pos_embed_ar_preserving)
-    if stem.pos_embed_type == "factorized":  # linear interpolation of the sums equals that of the terms
-        return PositionTable(mode="bilinear", antialias=False, grid=grid, crop=crop)
-    return PositionTable(
-        mode=stem.pos_embed_interp_mode,
-        antialias=bool(stem.pos_embed_antialias),
-        grid=None if stem.pos_embed is None else grid,
-        crop=crop,
-        corners=bool(stem.pos_embed_align_corners),
-    )
-
-
-INITIAL_SCALE = 1e-5  # of layer scale, for models that do not keep it
-
-
-def _block_settings(block: Any) -> dict[str, Any]:
-    """Return the config fields of a block."""
-    from timm.models import cait, vision_transformer
-
-    if isinstance(block, vision_transformer.ParallelScalingBlock | vision_transformer.ParallelThingsBlock):
-        return _parallel_settings(block)
-    attn: Any = block.attn
-    bias = any(getattr(attn, name, None) is not None for name in ("rel_pos", OWN_TABLE))
-    return _usual_settings(block) | {"relative_bias": bias, "talking_heads": isinstance(attn, cait.TalkingHeadAttn)}
-
-
-def _norms(built: Any, stem: Any, block: Any) -> Norms:
-    """Return where a model has norms, from its first block."""
-    from timm.models import cait, eva, vision_transformer
-    from timm.models import vision_transformer_relpos as relpos
-
-    post = (vision_transformer.ResPostBlock, eva.EvaBlockPostNorm, relpos.ResPostRelPosBlock)
-    attn, mlp = getattr(block, "attn", None), getattr(block, "mlp", None)
-    pooled = isinstance(built, cait.Cait) or _is_norm(built.fc_norm)
-    return Norms(
-        kind="rms" if _modules(built, _layers().RmsNorm) else "layer",
-        eps=_epsilon(built),
-        patch=_is_norm(stem.norm),
-        pre=_has_norm(built, "norm_pre"),
-        post=isinstance(block, post),
-        qk=_has_norm(attn, "q_norm") or _has_norm(block, "q_norm"),
-        attention=_has_norm(attn, "norm"),
-        mlp=_has_norm(mlp, "norm"),
-        final="pooled" if pooled else "tokens" if _is_norm(built.norm) else "none",
-    )
-
-
-def _usual_settings(block: Any) -> dict[str, Any]:
-    """Return the config fields that blocks with an attention and an MLP share."""
-    attn = block.attn
-    # EVA's post-norm blocks have no scales, whatever `init_values` is.
-    parts = [getattr(block, name, None) for name in ("gamma_1", "ls1")]
-    scales = [part for part in parts if part is not None and not isinstance(part, nn.Identity)]
-    initial = getattr(scales[0], "init_values", getattr(block, "init_values", INITIAL_SCALE)) if scales else None
-    # EVA's keys have no bias. If one map computes all three, the biases of queries and values are separate tensors.
-    maps: tuple[Any, ...] = (attn.qkv,) if attn.qkv is not None else (attn.q_proj, attn.k_proj, attn.v_proj)
-    biases = [getattr(attn, "q_bias", None), *(linear.bias for linear in maps)]
-    return {
-        "heads": attn.num_heads,
-        "head_width": attn.proj.in_features // attn.num_heads,
-        "qkv_bias": any(bias is not None for bias in biases),
-        "layer_scale": None if initial is None else float(initial),
-    } | _mlp_settings(block.mlp)
-
-
-def _parallel_settings(block: Any) -> dict[str, Any]:
-    """Return the config fields of a block with parallel branches, as `rearranged` converts it."""
-    from timm.models.vision_transformer import ParallelThingsBlock
-
-    if isinstance(block, ParallelThingsBlock):
-        branches: Any = block
-        attn, count = branches.attns[0].attn, len(branches.attns)
-        # The branches' norms and scales become part of their linear maps, which need biases.
-        more = {"head_width": attn.head_dim, "relative_bias": False, "qkv_bias": True, "mlp_bias": True}
-        fields = _mlp_settings(branches.ffns[0].mlp) | more
-        return fields | {"heads": attn.num_heads * count, "mlp_width": fields["mlp_width"] * count}
-    scaled = not isinstance(block.ls, nn.Identity)
-    return {
-        "heads": block.num_heads,
-        "head_width": block.head_dim,
-        "qkv_bias": block.in_proj.bias is not None,
-        "layer_scale": float(block.ls.init_values) if scaled else None,
-        "parallel": True,
-        "mlp": "mlp",
-        "mlp_width": block.in_split[0],
-        "activation": _activation(block.mlp_act),
-        "relative_bias": False,
-    }
-
-
-def _mlp_settings(mlp: Any) -> dict[str, Any]:
-    layers = _layers()
-    gated = isinstance(mlp, layers.GluMlp | layers.SwiGLU)
-    gate = GATES.get(type(mlp.act).__name__, "geglu")
-    return {
-        "mlp": gate if gated else "mlp",
-        "mlp_width": mlp.fc2.in_features,
-        "mlp_bias": mlp.fc2.bias is not None,
-        "activation": "gelu" if gated and gate != "geglu" else _activation(mlp.act),
-    }
-
-
-GATES = {"SiLU": "swiglu", "ReLU": "reglu"}
-"""Name of an activation's class -> `ViTConfig.mlp`; GELU and its forms are "geglu"."""
-
-
-def _activation(act: nn.Module) -> str:
-    """Return our name of an activation, or the name of its class, which `ViTConfig` refuses."""
-    name = type(act).__name__  # torch's GELU or timm's
-    known = {"GELU": "gelu", "GELUTanh": "gelu_tanh", "QuickGELU": "quick_gelu"}
-    return "gelu_tanh" if getattr(act, "approximate", "none") == "tanh" else known.get(name, name)
-
-
-def _positions(built: Any, tokens: Any) -> dict[str, Any]:
-    layers, rope = _layers(), getattr(built, "rope", None)
-    learned = any(getattr(tokens, name, None) is not None for name in ("pos_embed", "pos_embed_y"))
-    if rope is None:
-        return {"positions": "learned" if learned else "none"}
-    rotary = Rotary(base=rope.temperature)
-    if isinstance(rope, layers.RotaryEmbeddingMixed):
-        rotary = replace(rotary, places="index", learned=True)
-    elif isinstance(rope, layers.RotaryEmbeddingCat):
-        scaled = None if rope.ref_feat_shape is None else tuple(rope.ref_feat_shape)
-        rotary = replace(rotary, places="index", grid=scaled, offset=float(rope.grid_offset))
-    return {"positions": "learned+rotary" if learned else "rotary", "rotary": rotary}
-
-
-def _pooling(built: Any, block: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config fields of the pooling before the classifier."""
-    prefix, include = built.num_prefix_tokens, getattr(built, "pool_include_prefix", None)
-    pool = "map" if getattr(built, "attn_pool", None) is not None else built.global_pool
-    width = built.attn_pool.mlp.fc2.in_features if pool == "map" else block["mlp_width"]
-    return {
-        "pooling": {"token": "cls", "avg": "mean", "map": "attention"}.get(pool, pool),
-        "pool": AttentionPooling(
-            heads=built.attn_pool.num_heads if pool == "map" else None,
-            mlp_width=None if width == block["mlp_width"] else width,
-            prefix=pool != "map" or not prefix or include is not False,  # None: Eva, which always reads them
-        ),
-    }
-
-
-def _class_attention(built: Any) -> dict[str, Any]:
-    """Return the config fields of CaiT's class attention, whose blocks may have another width of the MLP."""
-    blocks = built.blocks_token_only
-    width = _mlp_settings(blocks[0].mlp)["mlp_width"]
-    return {"pooling": "attention", "pool": AttentionPooling(blocks=len(blocks), mlp_width=width)}
-
-
-def _is_norm(module: nn.Module) -> bool:
-    return not isinstance(module, nn.Identity)
-
-
-def _has_norm(module: Any, name: str) -> bool:
-    return _is_norm(getattr(module, name, None) or nn.Identity())
-
-
-def _modules(model: nn.Module, kind: type) -> list[Any]:
-    return [module for module in model.modules() if isinstance(module, kind)]
-
-
-def _epsilon(model: nn.Module) -> float:
-    """Return the epsilon of all norms; random images need not show that one of them differs."""
-    norms = (*_modules(model, nn.LayerNorm), *_modules(model, _layers().RmsNorm))
-    values = {module.eps for module in norms}
-    if len(values) != 1:
-        raise ConvertError(f"Expected norms of one epsilon, got {sorted(values)}. Choose another model.")
-    return float(values.pop())
-
-
-def _layers() -> Any:
-    """Return the module `timm.layers`, as `Any` because it lacks type hints."""
-    import timm.layers
-
-    return timm.layers
 
 
 # --- labels and preprocessing

@@ -11,12 +11,14 @@ from torch import nn
 
 from vitviz.images.preprocess import Preprocess
 from vitviz.images.torchvision_import import import_torchvision
-from vitviz.model.config import Norms, PositionTable, ViTConfig
+from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, assemble, checked_parts, checked_settings
 from vitviz.weights.classifier import read_classifiers
 from vitviz.weights.describe import describe
+from vitviz.weights.shapes import merge_fields, shown_settings
+from vitviz.weights.timm_state import Channels
 from vitviz.weights.verify import verified
 
 SWINS = ("swin_t", "swin_s", "swin_b", "swin_v2_t", "swin_v2_s", "swin_v2_b")
@@ -29,24 +31,22 @@ _SWAG = "facebookresearch/SWAG"
 
 @checked_parts()
 @checked_settings()
-def convert_torchvision(model: nn.Module, weights: Any = None) -> ViT:
+def convert_torchvision(model: nn.Module) -> ViT:
     """Convert a torchvision Vision Transformer: a copy in float32 and in eval mode.
 
     Args:
         model: a `torchvision.models.VisionTransformer`; its classifier may have been replaced by a linear layer.
-        weights: the enum member of its published weights, with labels and preprocessing; `None` for other weights.
 
     Raises:
-        ConvertError: if the model has another class, computes something else than it, or `weights` has other classes.
+        ConvertError: if the model has another class, or computes something else than it.
     """
-    config = config_of_torchvision(model)
+    config, _ = config_of_torchvision(model)
     state, _ = read_classifiers(model, model.state_dict(), "heads", "head")
-    about = about_torchvision(weights) if weights is not None else None
-    return verified(assemble(config, naming.TORCHVISION.convert(state, config), about), model)
+    return verified(assemble(config, naming.TORCHVISION.convert(state, config)), model)
 
 
-def config_of_torchvision(model: Any) -> ViTConfig:
-    """Return the config of a built model, which may be on the meta device.
+def config_of_torchvision(model: Any) -> tuple[ViTConfig, Channels]:
+    """Return the config of a built model, which may be on the meta device, and the order of its heads' channels.
 
     Raises:
         ConvertError: if the model has another class.
@@ -59,18 +59,15 @@ def config_of_torchvision(model: Any) -> ViTConfig:
             f"Expected a VisionTransformer of torchvision {torchvision.__version__}, got {type(model).__name__}. Build "
             "it with torchvision.models."
         )
-    return ViTConfig(
-        image_size=(model.image_size, model.image_size),
-        patch_size=model.patch_size,
-        channels=model.conv_proj.in_channels,
-        width=model.hidden_dim,
-        depth=len(model.encoder.layers),
-        heads=model.encoder.layers[0].num_heads,
-        mlp_width=model.mlp_dim,
-        classes=read_classifiers(model, {}, "heads")[1],
-        table=PositionTable(antialias=False),
-        norms=Norms(eps=model.encoder.ln.eps),
-    )
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    fields: dict[str, Any] = {
+        "image_size": (model.image_size, model.image_size),
+        "heads": model.encoder.layers[0].num_heads,
+        "classes": read_classifiers(model, {}, "heads")[1],
+        "table": {"antialias": False},
+        "norms": {"eps": model.encoder.ln.eps},
+    }
+    return ViTConfig(**merge_fields(shown_settings(shapes, naming.TORCHVISION), fields)), Channels()
 
 
 @checked_settings()

@@ -18,6 +18,7 @@ from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, assemble, checked_settings
 from vitviz.weights.naming import VITDET, Naming
+from vitviz.weights.shapes import merge_fields
 
 Converted = tuple[ViTConfig, Naming]
 
@@ -324,10 +325,9 @@ class Family:
         for name, (value, expected) in self.refused.items():
             if checked.get(name) != value:
                 raise checked.refuse(name, expected)
-        more: Fields = {"classes": len(labels(settings)) if classified else 0}
-        for part in (self.fields, self.of_classifiers if classified else self.of_models, self.computed(checked)):
-            for name, value in _resolved(part, checked).items():
-                more[name] = more.get(name, {}) | value if isinstance(value, dict) else value
+        parts = self.fields, self.of_classifiers if classified else self.of_models, self.computed(checked)
+        classes = {"classes": len(labels(settings)) if classified else 0}
+        more = merge_fields(classes, *(_resolved(part, checked) for part in parts))
         unbiased = [tensor for setting, tensor in self.biases.items() if not checked.typed(setting, bool)]
         names = (classified and self.classifier_naming) or self.naming
         return _config(checked, square=self.square, **more), names.without_biases(unbiased) if unbiased else names

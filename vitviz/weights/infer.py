@@ -16,14 +16,13 @@ from torch import Tensor
 
 from vitviz.fields import is_whole
 from vitviz.images.preprocess import Preprocess
-from vitviz.model.config import AttentionPooling, Norms, PositionTable, Rotary, ViTConfig
+from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, abbreviate
 from vitviz.weights.naming import NAMINGS, Naming, State
+from vitviz.weights.shapes import Shapes, merge_fields, need_shape, shown_settings
 from vitviz.weights.timm_state import Channels, reorder_channels
-
-Shapes = Mapping[str, tuple[int, ...]]
 
 _ROTARY_BASE, _PERIODS = 100.0, "rope_embed.periods"
 _MOCO_WIDTH = 384
@@ -180,44 +179,29 @@ class Architecture:
         """Return the config and the assumptions."""
         rotary = "pos_embed" not in self.shapes
         self._check_determined(rotary=rotary)
-        block = self._block()
-        width, channels, patch, _ = self._shape("patch_embed.proj.weight", 4)  # (D, channels, p, p)
-        inner = self._shape("blocks.0.attn.proj.weight", 2)[1]
-        count, caveat = self._heads(block, heads, width=width, inner=inner, rotary=rotary)
-        class_blocks = [name for name in self.shapes if re.fullmatch(r"attn_pool\.blocks\.\d+\.mlp\.fc2\.weight", name)]
-        class_token = "cls_token" in self.shapes and not class_blocks  # CaiT's is that of its pooling
-        distillation = "dist_token" in self.shapes
-        registers = self._shape("reg_token", 3)[1] if math.prod(self.shapes.get("reg_token", (0,))) else 0
-        side, prefix = (max(1, 224 // patch), 0) if rotary else self._grid(class_token, distillation, registers)
+        shown = shown_settings(self.theirs, self.naming)
+        width, patch = shown["width"], shown["patch_size"]
+        inner = need_shape(self.shapes, "blocks.0.attn.proj.weight", 2)[1]
+        count, caveat = self._heads(shown, heads, width=width, inner=inner, rotary=rotary)
+        prefix = shown["class_token"], shown["distillation_token"], shown["registers"]
+        side, rows = (max(1, 224 // patch), 0) if rotary else self._grid(*prefix)
         # timm antialiases resized positions; transformers and DINOv2's own code do so only in models with registers.
-        filters = rotary or registers > 0 or (self.naming is naming.TIMM and not self.facebook)
-        config = ViTConfig(
-            image_size=(side * patch, side * patch),
-            patch_size=patch,
-            channels=channels,
-            width=width,
-            depth=len({name.split(".")[1] for name in self.shapes if name.startswith("blocks.")}),
-            heads=count,
-            head_width=None if inner == width else inner // count,
-            classes=head[0],
-            class_token=class_token,
-            distillation_token=distillation,
-            registers=registers,
-            pooling=self._pooling(rotary=rotary, both=head[1:] == (2 * width,)),
-            pool=AttentionPooling(
-                blocks=len(class_blocks), mlp_width=self.shapes[class_blocks[0]][1] if class_blocks else None
-            ),
-            positions="rotary" if rotary else "learned",
-            table=PositionTable(antialias=filters),
-            rotary=Rotary(base=_ROTARY_BASE),
-            norms=Norms(
-                eps=1e-5 if rotary else self.naming.norm_eps,
-                final="pooled" if "fc_norm.weight" in self.theirs or class_blocks else "tokens",
-            ),
-            **block,
-        )
+        filters = rotary or shown["registers"] > 0 or (self.naming is naming.TIMM and not self.facebook)
+        fields = {
+            "image_size": (side * patch, side * patch),
+            "heads": count,
+            "head_width": None if inner == width else inner // count,
+            "classes": head[0],
+            "pooling": self._pooling(rotary=rotary, both=head[1:] == (2 * width,)),
+            "positions": "rotary" if rotary else "learned",
+            "table": {"antialias": filters},
+            "rotary": {"base": _ROTARY_BASE},
+            "norms": {"eps": 1e-5 if rotary else self.naming.norm_eps},
+            "activation": "gelu" if shown["mlp"] == "swiglu" else self.naming.activation,
+        }
+        config = ViTConfig(**merge_fields(shown, fields))
         # MoCo v3's ViT-S has more heads than usual at this width; `convert` recognises its position table.
-        self.asks_heads = self.naming is naming.TIMM and width == _MOCO_WIDTH and prefix > 0 and caveat != ""
+        self.asks_heads = self.naming is naming.TIMM and width == _MOCO_WIDTH and rows > 0 and caveat != ""
         assumed = [f"norm epsilon {config.norms.eps:g}", f"pooling {config.pooling}"]
         assumed += ["gate SiLU" if config.gated else f"activation {config.activation}"]
         if rotary:
@@ -255,31 +239,10 @@ class Architecture:
             )
 
     def _position_rows(self) -> int:
-        return self._shape("pos_embed", 2 if self.naming.flat else 3)[-2]
-
-    def _shape(self, name: str, axes: int) -> tuple[int, ...]:
-        shape = self.shapes.get(name)
-        if shape is None or len(shape) != axes or 0 in shape:
-            raise ConvertError(f"Expected a tensor {name!r} with {axes} axes, got {shape or 'none'}. Save it again.")
-        return shape
-
-    def _block(self) -> dict[str, Any]:
-        """Return the config fields of a block."""
-        shapes, at = self.shapes, "blocks.0."
-        hidden = self._shape(at + "mlp.fc2.weight", 2)[1]
-        first = at + ("mlp.up.weight" if at + "mlp.up.weight" in shapes else "mlp.fc1.weight")
-        gated = at + "mlp.gate.weight" in shapes or self._shape(first, 2)[0] == 2 * hidden
-        return {
-            "mlp_width": hidden,
-            "qkv_bias": any(f"{at}attn.{part}.bias" in shapes for part in ("qkv", "q", "k", "v")),
-            "layer_scale": 1e-5 if at + "ls1.gamma" in shapes else None,  # the initial value; scales are weights
-            "talking_heads": at + "attn.proj_l.weight" in shapes,
-            "mlp": "swiglu" if gated else "mlp",
-            "activation": "gelu" if gated else self.naming.activation,
-        }
+        return need_shape(self.shapes, "pos_embed", 2 if self.naming.flat else 3)[-2]
 
     def _heads(
-        self, block: Mapping[str, Any], heads: int | None, *, width: int, inner: int, rotary: bool
+        self, shown: Mapping[str, Any], heads: int | None, *, width: int, inner: int, rotary: bool
     ) -> tuple[int, str]:
         """Return the number of heads, and the assumption ("" if the caller passed `heads`).
 
@@ -288,17 +251,17 @@ class Architecture:
         Raises:
             ConvertError: if the width is not a published one, or `heads` does not divide `inner`.
         """
-        if heads is None and block["talking_heads"]:
-            heads = self._shape("blocks.0.attn.proj_l.weight", 2)[0]
+        if heads is None and shown["talking_heads"]:
+            heads = need_shape(self.shapes, "blocks.0.attn.proj_l.weight", 2)[0]
         if heads is not None:
             if not (is_whole(heads) and heads > 0):
                 raise ConvertError(f"Expected heads as a whole number of at least 1, got {heads!r}. Correct it.")
             if inner % heads:
                 raise ConvertError(f"Expected a divisor of {inner}, got {heads} heads. Pass another number.")
             return heads, ""
-        published = _HEADS | (_DINOV3_HEADS if rotary else _DINOV2_HEADS if block["layer_scale"] else {})
+        published = _HEADS | (_DINOV3_HEADS if rotary else _DINOV2_HEADS if shown["layer_scale"] else {})
         # Published models without biases have heads of different widths.
-        if width not in published or inner != width or not (rotary or block["qkv_bias"]):
+        if width not in published or inner != width or not (rotary or shown["qkv_bias"]):
             raise ConvertError(
                 f"Expected the number of heads, got none: these weights do not determine it (width {width}, {inner} in "
                 "all heads together). Pass --heads (heads=...)."

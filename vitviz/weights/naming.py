@@ -265,45 +265,63 @@ def _same(*names: str) -> dict[str, str]:
     return {name: name for name in names}
 
 
-def _blocks(at: str, names: Mapping[str, str]) -> dict[str, str]:
+def _reversed(names: Mapping[str, str]) -> dict[str, str]:
+    """Return theirs -> ours for ours -> theirs, which are separated by spaces."""
+    return {theirs: ours for ours, listed in names.items() for theirs in listed.split()}
+
+
+# Our name of a tensor of a block -> names that libraries give to it.
+_OF_BLOCK = {
+    "norm1": "norm1 layernorm_before layer_norm1 rms_norm1 ln_1",
+    "norm2": "norm2 layernorm_after layer_norm2 rms_norm2 ln_2",
+    "attn.qkv": "attn.qkv attn.in_proj attention.qkv self_attn.qkv self_attention.in_proj",
+    "attn.proj": "attn.proj attn.out_proj attention.proj attention.o_proj attention.out_proj attention.output.dense "
+    "self_attn.out_proj self_attn.projection self_attention.out_proj",
+    **{
+        f"attn.{part}": f"attn.{part} attn.{part}_proj attention.{part}_proj self_attn.{part}_proj "
+        f"attention.attention.{part} attention.attention.{name}"
+        for part, name in {"q": "query", "k": "key", "v": "value"}.items()
+    },
+    **{f"attn.{part}.bias": f"attn.{part}_bias attention.attention.{part}_bias" for part in "qkv"},
+    **{f"attn.{part}": f"attn.{part}" for part in ("q_norm", "k_norm", "norm", "proj_l", "proj_w")},
+    "attn.bias_table": "attn.relative_position_bias_table attn.rel_pos.relative_position_bias_table "
+    "attention.attention.relative_position_bias.relative_position_bias_table",
+    "mlp.fc1": "mlp.fc1 mlp.w12 mlp.weights_in mlp.c_fc mlp.0 mlp.linear_1 intermediate.dense",
+    "mlp.gate": "mlp.fc1_g mlp.w1 mlp.gate_proj ffn.gate_proj",
+    "mlp.up": "mlp.fc1_x mlp.w2 mlp.up_proj ffn.up_proj",
+    "mlp.norm": "mlp.norm",
+    "mlp.fc2": "mlp.fc2 mlp.w3 mlp.weights_out mlp.c_proj mlp.3 mlp.linear_2 mlp.down_proj ffn.down_proj output.dense",
+    **{
+        f"ls{half}.gamma": f"ls{half}.gamma ls_{half}.gamma gamma_{half} lambda_{half} layer_scale{half}.lambda1"
+        for half in "12"
+    },
+}  # fmt: skip
+
+
+def _blocks(at: str) -> dict[str, str]:
     """Return the names of a block's tensors; the library's names follow `at` and the block's number."""
-    return {f"{at}#.{theirs}": f"blocks.#.{ours}" for theirs, ours in names.items()}
+    return {f"{at}#.{theirs}": f"blocks.#.{ours}" for theirs, ours in _reversed(_OF_BLOCK).items()}
 
-
-_SCALES = {f"layer_scale{half}.lambda1": f"ls{half}.gamma" for half in "12"}
-_QKV_PROJ = {f"{part}_proj": f"attn.{part}" for part in "qkv"}
-
-_CLASS_ATTENTION = _blocks(
-    "blocks_token_only.",
-    _same("norm1", "norm2", "attn.proj", "mlp.fc1", "mlp.fc2")
-    | {f"attn.{part}": f"attn.{part}" for part in "qkv"}
-    | {f"gamma_{half}": f"ls{half}.gamma" for half in "12"},
-)
 
 TIMM = Naming(  # also covers facebookresearch's names, which differ slightly
     library="timm's",
-    names=_same("cls_token", "dist_token", "reg_token", "pos_embed", "patch_embed.proj", "patch_embed.norm")
-    | _same("norm_pre", "norm")
-    | _same("head", "head_dist", *(f"attn_pool.{part}" for part in ("latent", "q", "kv", "proj", "norm")))
-    | _same("attn_pool.mlp.fc1", "attn_pool.mlp.fc2")
-    | {f"embeds.{part}": part for part in ("cls_token", "reg_token", "pos_embed")}
-    | {f"embeds.{part}": f"patch_embed.{part}" for part in ("proj", "norm")}
-    | {"rope.freqs": "rates", "fc_norm": "norm", "register_tokens": "reg_token", "storage_tokens": "reg_token"}
-    | {f"{at}.relative_position_bias_table": "bias_table" for at in ("rel_pos_bias", "shared_rel_pos")}
-    | {theirs: f"attn_pool.{ours}" for theirs, ours in _CLASS_ATTENTION.items()}
-    | _blocks(
-        "blocks.",
-        _same("norm1", "norm2", "attn.qkv", "attn.proj", "attn.q_norm", "attn.k_norm", "mlp.fc1", "mlp.fc2")
-        | _same("attn.norm", "mlp.norm")
-        | {f"attn.{theirs}": ours for theirs, ours in _QKV_PROJ.items()}
-        | {f"attn.{part}_bias": f"attn.{part}.bias" for part in "qkv"}
-        | {f"ls{half}.gamma": f"ls{half}.gamma" for half in "12"}
-        | {f"gamma_{half}": f"ls{half}.gamma" for half in "12"}
-        | {f"attn.{at}relative_position_bias_table": "attn.bias_table" for at in ("", "rel_pos.")}
-        | _same("attn.proj_l", "attn.proj_w")
-        | {"mlp.fc1_g": "mlp.gate", "mlp.fc1_x": "mlp.up"}
-        | {"mlp.w1": "mlp.gate", "mlp.w2": "mlp.up", "mlp.w12": "mlp.fc1", "mlp.w3": "mlp.fc2"},
-    ),
+    names=_same("head", "head_dist", "norm_pre")
+    | _same(*(f"attn_pool.{part}" for part in ("latent", "q", "kv", "proj", "norm", "mlp.fc1", "mlp.fc2")))
+    | _reversed(
+        {
+            "cls_token": "cls_token embeds.cls_token",
+            "dist_token": "dist_token",
+            "reg_token": "reg_token embeds.reg_token register_tokens storage_tokens",
+            "pos_embed": "pos_embed embeds.pos_embed",
+            "patch_embed.proj": "patch_embed.proj embeds.proj",
+            "patch_embed.norm": "patch_embed.norm embeds.norm",
+            "norm": "norm fc_norm",
+            "rates": "rope.freqs",
+            "bias_table": "rel_pos_bias.relative_position_bias_table shared_rel_pos.relative_position_bias_table",
+        }
+    )
+    | {theirs: f"attn_pool.{ours}" for theirs, ours in _blocks("blocks_token_only.").items()}
+    | _blocks("blocks."),
     marks=("patch_embed.proj.weight", "blocks.0.norm1.weight"),
     unread={
         r"mask_token$": "mask token",  # replaces hidden patches in training
@@ -320,25 +338,15 @@ TIMM = Naming(  # also covers facebookresearch's names, which differ slightly
 VIT = Naming(
     library="transformers'",
     names={
+        "classifier": "head",
         "embeddings.cls_token": "cls_token",
         "embeddings.distillation_token": "dist_token",
         "embeddings.register_tokens": "reg_token",
         "embeddings.position_embeddings": "pos_embed",
         "embeddings.patch_embeddings.projection": "patch_embed.proj",
         "layernorm": "norm",
-        "classifier": "head",
     }
-    | _blocks(
-        "encoder.layer.",
-        {f"attention.attention.{name}": f"attn.{name[0]}" for name in ("query", "key", "value", "q", "k", "v")}
-        | {"attention.output.dense": "attn.proj", "layernorm_before": "norm1", "layernorm_after": "norm2"}
-        | {"intermediate.dense": "mlp.fc1", "output.dense": "mlp.fc2"}
-        # DINOv2
-        | _same("norm1", "norm2", "mlp.fc1", "mlp.fc2")
-        | _SCALES
-        | {"mlp.weights_in": "mlp.fc1", "mlp.weights_out": "mlp.fc2"}
-        | {"mlp.gate_proj": "mlp.gate", "mlp.up_proj": "mlp.up", "mlp.down_proj": "mlp.fc2"},
-    ),
+    | _blocks("encoder.layer."),
     marks=("embeddings.patch_embeddings.projection.weight", "encoder.layer.0.layernorm_before.weight"),
     bases=("vit.", "ijepa."),
     renames={  # in memory, transformers 5 has other names than in files
@@ -366,12 +374,7 @@ BEIT = replace(
         **VIT.names,
         "pooler.layernorm": "norm",
         "encoder.relative_position_bias.relative_position_bias_table": "bias_table",
-    }
-    | _blocks(
-        "encoder.layer.",
-        {f"lambda_{half}": f"ls{half}.gamma" for half in "12"}
-        | {"attention.attention.relative_position_bias.relative_position_bias_table": "attn.bias_table"},
-    ),
+    },
     marks=(VIT.marks[0], "encoder.layer.0.lambda_1"),
     bases=("beit.", "data2vec_vision."),
     unread={**VIT.unread, r"(.*\.)?relative_position_index$": ""},
@@ -393,14 +396,7 @@ DINOV3 = replace(
         "embeddings.patch_embeddings": "patch_embed.proj",
         "norm": "norm",
     }
-    | _blocks(
-        "layer.",
-        {f"attention.{theirs}": ours for theirs, ours in _QKV_PROJ.items()}
-        | {"attention.o_proj": "attn.proj", "mlp.gate_proj": "mlp.gate", "mlp.up_proj": "mlp.up"}
-        | {"mlp.down_proj": "mlp.fc2"}
-        | _same("norm1", "norm2")
-        | _SCALES,
-    ),
+    | _blocks("layer."),
     marks=("embeddings.patch_embeddings.weight", "layer.0.attention.q_proj.weight"),
     bases=("dinov3_vit.", "model."),  # "model." occurs in memory only
     renames={},
@@ -411,13 +407,13 @@ CLIP = Naming(
     library="transformers'",
     family="CLIP",
     names={
+        "classifier": "head",
         "embeddings.class_embedding": "cls_token",
         "embeddings.position_embedding.weight": "pos_embed",
         "embeddings.patch_embedding": "patch_embed.proj",
         "pre_layrnorm": "norm_pre",  # transformers' own spelling
         "post_layernorm": "norm",
         # SigLIP
-        "classifier": "head",
         "head.probe": "attn_pool.latent",
         "head.attention.in_proj": "attn_pool.qkv",
         "head.attention.out_proj": "attn_pool.proj",
@@ -425,12 +421,7 @@ CLIP = Naming(
         "head.mlp.fc1": "attn_pool.mlp.fc1",
         "head.mlp.fc2": "attn_pool.mlp.fc2",
     }
-    | _blocks(
-        "encoder.layers.",
-        {f"self_attn.{theirs}": ours for theirs, ours in _QKV_PROJ.items()}
-        | {"self_attn.out_proj": "attn.proj", "layer_norm1": "norm1", "layer_norm2": "norm2"}
-        | _same("mlp.fc1", "mlp.fc2"),
-    ),
+    | _blocks("encoder.layers."),
     marks=("embeddings.patch_embedding.weight", "embeddings.class_embedding"),
     bases=("vision_model.",),
     # The text tower, projections for comparing images with texts, and the indices of positions in older files.
@@ -471,37 +462,21 @@ AIMV2 = Naming(
         "head.v_proj": "attn_pool.v",
         "head.output_proj": "attn_pool.proj",
     }
-    | _blocks(
-        "encoder.layers.",
-        {f"attention.{theirs}": ours for theirs, ours in _QKV_PROJ.items()}
-        | {"attention.out_proj": "attn.proj", "rms_norm1": "norm1", "rms_norm2": "norm2"}
-        | {"ffn.gate_proj": "mlp.gate", "ffn.up_proj": "mlp.up", "ffn.down_proj": "mlp.fc2"},
-    ),
+    | _blocks("encoder.layers."),
     bases=("vision_model.",),
     unread={r"text_model\.|(visual|text)_projection\.|logit_scale$|embeddings\.position_ids$": ""},
     flat=True,
     free_biases=True,
 )
-BLIP = Naming(
-    library="transformers'",
+BLIP = replace(
+    CLIP,
     family="BLIP",
-    names={
-        "embeddings.class_embedding": "cls_token",
-        "embeddings.position_embedding": "pos_embed",
-        "embeddings.patch_embedding": "patch_embed.proj",
-        "post_layernorm": "norm",
-    }
-    | _blocks(
-        "encoder.layers.",
-        {"self_attn.qkv": "attn.qkv", "self_attn.projection": "attn.proj"}
-        | {"layer_norm1": "norm1", "layer_norm2": "norm2"}
-        | _same("mlp.fc1", "mlp.fc2"),
-    ),
-    bases=("vision_model.",),
+    names={**CLIP.names, "embeddings.position_embedding": "pos_embed"},
     unread={
         r"text_(model|encoder|decoder)\.": "text model",
         r"(visual_projection|text_projection|vision_proj|text_proj|itm_head)\.|logit_scale$": "",
     },
+    flat=False,
 )
 OPENCLIP = Naming(
     library="OpenAI's and OpenCLIP's",
@@ -514,12 +489,7 @@ OPENCLIP = Naming(
         "ln_post": "norm",
         "proj": "embedding",
     }
-    | _blocks(
-        "transformer.resblocks.",
-        {"ln_1": "norm1", "attn.in_proj": "attn.qkv", "attn.out_proj": "attn.proj", "ln_2": "norm2"}
-        | {"mlp.c_fc": "mlp.fc1", "mlp.c_proj": "mlp.fc2"}
-        | {f"ls_{half}.gamma": f"ls{half}.gamma" for half in "12"},
-    ),
+    | _blocks("transformer.resblocks."),
     marks=("conv1.weight", "transformer.resblocks.0.ln_1.weight"),
     flat=True,
 )
@@ -534,11 +504,7 @@ TORCHVISION = Naming(
         "heads.pre_logits": "head",  # maps two tensors to "head", which is refused as a hidden layer
         "heads": "head",  # a linear layer in place of the classifier
     }
-    | _blocks(
-        "encoder.layers.encoder_layer_",
-        {"ln_1": "norm1", "self_attention.in_proj": "attn.qkv", "self_attention.out_proj": "attn.proj", "ln_2": "norm2"}
-        | {"mlp.0": "mlp.fc1", "mlp.3": "mlp.fc2", "mlp.linear_1": "mlp.fc1", "mlp.linear_2": "mlp.fc2"},
-    ),
+    | _blocks("encoder.layers.encoder_layer_"),
     marks=("conv_proj.weight", "encoder.layers.encoder_layer_0.ln_1.weight"),
     preprocess=Preprocess(resize=256, interpolation="bilinear"),
 )
@@ -563,11 +529,10 @@ class TubeNaming(Naming):
         return new
 
 
-_QV = {f"encoder.layer.#.attention.attention.{part}_bias": f"blocks.#.attn.{part}.bias" for part in "qv"}
 VIDEOMAE = TubeNaming(
     library="transformers'",
     family="VideoMAE",
-    names={**VIT.names, **_QV, "fc_norm": "norm"},
+    names={**VIT.names, "fc_norm": "norm"},
     bases=("videomae.",),
     unread={r"decoder\.|encoder_to_decoder\.|mask_token$": "decoder"},
     free_biases=True,
@@ -609,8 +574,7 @@ VITDET = VitDetNaming(
     library="transformers'",
     family="ViTDet",
     names={"embeddings.position_embeddings": "pos_embed", "embeddings.projection": "patch_embed.proj"}
-    | {f"encoder.layer.#.attention.{part}": f"blocks.#.attn.{part}" for part in ("qkv", "proj")}
-    | {f"encoder.layer.#.{part}": f"blocks.#.{part}" for part in ("norm1", "norm2", "mlp.fc1", "mlp.fc2")},
+    | _blocks("encoder.layer."),
     bases=("vitdet.",),
     free_biases=True,
 )

@@ -4,7 +4,9 @@ Cached models need no network. A model that is neither cached nor reachable imme
 """
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from vitviz.images.torchvision_import import import_torchvision
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights.captured_vit import load_transformers, open_captured
-from vitviz.weights.checks import CONFIG, ConvertError, read_json
+from vitviz.weights.checks import CONFIG, WEIGHTS, ConvertError, attach, read_json
 from vitviz.weights.from_timm import about_timm, config_of, convert_timm
 from vitviz.weights.from_torchvision import (
     BUILDERS,
@@ -31,7 +33,7 @@ from vitviz.weights.from_torchvision import (
 )
 from vitviz.weights.infer import Reference
 from vitviz.weights.timm_folder import is_timm, load_timm_folder
-from vitviz.weights.timm_state import check_file_names
+from vitviz.weights.timm_state import Channels, check_file_names
 from vitviz.weights.tokens import size_of
 from vitviz.weights.transformers_folder import read_reference_folder
 
@@ -178,6 +180,47 @@ def _licence(folder: Path) -> str:
 # --- timm and torchvision
 
 
+@dataclass(frozen=True)
+class Library:
+    """A library that builds its models by name.
+
+    Args:
+        build: function of a name that returns the model with its weights, and the library's description of them; with
+            `empty=True`, the model is on the meta device.
+        config_of: function of a built model that returns its config, and the order of its heads' channels.
+        convert: function that converts a model.
+        about: function of the description and the config that returns labels and preprocessing.
+    """
+
+    build: Callable[..., tuple[nn.Module, Any]]
+    config_of: Callable[[nn.Module], tuple[ViTConfig, Channels]]
+    convert: Callable[[nn.Module], ViT]
+    about: Callable[[Any, ViTConfig], Pretrained]
+
+    def load(self, name: str) -> ViT:
+        """Load a model by its name. A model that is not converted runs as it is."""
+        empty, _ = self.build(name, empty=True)
+        try:
+            self.config_of(empty)
+        except ConvertError:
+            if size_of(empty) is None:  # before the download
+                raise
+        model, description = self.build(name)
+        try:
+            converted = self.convert(model)
+        except ConvertError as refusal:
+            return open_captured(model.eval(), refusal, about=partial(self.about, description))
+        return attach(converted, self.about(description, converted.config))
+
+    def read_reference(self, name: str) -> Reference:
+        """Return the settings of a model by its name, without its weights."""
+        model, description = self.build(name, empty=True)
+        config, channels = self.config_of(model)
+        check_file_names(model)
+        library = next(key for key, value in BUILT.items() if value is self)
+        return Reference(f"{library}:{name}", config, self.about(description, config), channels)
+
+
 def load_classifier(library: str, name: str) -> tuple[nn.Module, Pretrained]:
     """Load any torchvision or timm classifier, in eval mode, with its labels and preprocessing.
 
@@ -186,94 +229,49 @@ def load_classifier(library: str, name: str) -> tuple[nn.Module, Pretrained]:
             reachable.
         ConvertError: if its preprocessing is not for image classification.
     """
-    if library == "torchvision":
-        import_torchvision()
-        from torchvision import models
-
-        names = models.list_models(models)
-        model, weights = _torchvision_model(name, names, "list_models(torchvision.models) lists them")
-        return model.eval(), about_torchvision(weights)
-    built: Any = _timm_model(name)
-    cfg = built.pretrained_cfg
+    built: Any
+    built, description = BUILT[library].build(name, any_model=True)
+    cfg = getattr(built, "pretrained_cfg", {"input_size": (3, 1, 1), "num_classes": 0})
     channels, height, width = cfg["input_size"]
-    sizes = ViTConfig(image_size=(height, width), patch_size=1, channels=channels, classes=built.num_classes)
-    return built.eval(), about_timm(cfg, sizes)
+    classes = getattr(built, "num_classes", 0)
+    sizes = ViTConfig(image_size=(height, width), patch_size=1, channels=channels, classes=classes)
+    return built.eval(), BUILT[library].about(description, sizes)
 
 
-def _load_timm(name: str) -> ViT:
-    empty = _empty_timm_model(name)
-    try:
-        config_of(empty)
-    except ConvertError as refusal:
-        if size_of(empty) is None:  # before the download
-            raise
-        built: Any = _timm_model(name).eval()
-        return open_captured(built, refusal, about=partial(about_timm, built.pretrained_cfg))
-    model: Any = _timm_model(name)
-    return convert_timm(model, model.pretrained_cfg)
-
-
-def _timm_reference(name: str) -> Reference:
-    model = _empty_timm_model(name)
-    config, channels = config_of(model)
-    check_file_names(model)
-    return Reference(f"timm:{name}", config, about_timm(model.pretrained_cfg, config), channels)
-
-
-def _empty_timm_model(name: str) -> Any:
-    """Return a timm model on the meta device."""
+def _build_timm(name: str, *, empty: bool = False, any_model: bool = False) -> tuple[Any, Any]:  # noqa: ARG001
+    """Return a timm model, on the meta device or with its weights, and its `pretrained_cfg`."""
     import_torchvision()  # timm imports torchvision, whose import may fail
     with extra("convert"):
         import timm
-    try:
+    model: Any = None
+    with suppress(RuntimeError), torch.device("meta"):  # for an unknown tag
         if timm.is_model(name.split(".")[0]):  # refuses names with a source prefix such as hf-hub:
-            with torch.device("meta"):
-                return timm.create_model(name)
-    except RuntimeError:  # an unknown tag
-        pass
-    similar = ", ".join(timm.list_pretrained(f"{name[:8]}*")[:3])
-    raise RemoteError(
-        f"Expected a timm model, got {name!r}. timm.list_pretrained() lists them{similar and f': {similar}, ...'}."
-    )
-
-
-def _timm_model(name: str) -> nn.Module:
-    """Load a timm model with its weights."""
-    repository = _empty_timm_model(name).pretrained_cfg.get("hf_hub_id")
-    import timm
-
-    if not repository:
+            model = timm.create_model(name)
+    if model is None:
+        similar = ", ".join(timm.list_pretrained(f"{name[:8]}*")[:3])
+        raise RemoteError(
+            f"Expected a timm model, got {name!r}. timm.list_pretrained() lists them{similar and f': {similar}, ...'}."
+        )
+    if empty:
+        return model, model.pretrained_cfg
+    if not (repository := model.pretrained_cfg.get("hf_hub_id")):
         raise RemoteError(
             f"Expected a timm model with weights on the hub, got {name!r}. timm.list_pretrained() lists them."
         )
-    folder = fetch(repository, ("model.safetensors",), ("model.safetensors",))
-    file = str(folder / "model.safetensors")
-    model: nn.Module = timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": file})
-    return model
+    file = str(fetch(repository, (WEIGHTS,), (WEIGHTS,)) / WEIGHTS)
+    model = timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": file})
+    return model, model.pretrained_cfg
 
 
-def _load_torchvision(name: str) -> ViT:
-    model, weights = _torchvision_model(name, BUILDERS, ", ".join(BUILDERS))
-    try:
-        return convert_torchvision(model, weights)
-    except ConvertError as refusal:
-        return open_captured(model.eval(), refusal, about=lambda _config: about_torchvision(weights))
-
-
-def _torchvision_reference(name: str) -> Reference:
-    weights, build = _torchvision_weights(name, BUILDERS, ", ".join(BUILDERS))
-    with torch.device("meta"):
-        config = config_of_torchvision(build())
-    return Reference(f"torchvision:{name}", config, about_torchvision(weights))
-
-
-def _torchvision_weights(name: str, builders: Collection[str], listed: str) -> tuple[Any, Callable[[], nn.Module]]:
-    """Return the enum member of the weights of a model in `builders`, and a function that builds the model."""
+def _build_torchvision(name: str, *, empty: bool = False, any_model: bool = False) -> tuple[nn.Module, Any]:
+    """Return a torchvision model, on the meta device or with its weights, and the weights' enum member."""
     import_torchvision()
     from torchvision import models
 
     architecture, _, tag = name.partition(".")
+    builders = models.list_models(models) if any_model else BUILDERS
     if architecture not in builders:
+        listed = "list_models(torchvision.models) lists them" if any_model else ", ".join(builders)
         raise RemoteError(f"Expected a torchvision model, got {architecture!r}. Choose one: {listed}.")
     published: Any = models.get_model_weights(architecture)
     if tag and tag not in published.__members__:
@@ -282,12 +280,9 @@ def _torchvision_weights(name: str, builders: Collection[str], listed: str) -> t
         )
     weights = published[tag] if tag else published.DEFAULT
     settings = {"image_size": weights.meta["min_size"][0]} if architecture in PLAIN else {}
-    return weights, lambda: models.get_model(architecture, **settings)
-
-
-def _torchvision_model(name: str, builders: Collection[str], listed: str) -> tuple[nn.Module, Any]:
-    """Load a model in `builders` with its weights, and return the model and the weights' enum member."""
-    weights, build = _torchvision_weights(name, builders, listed)
+    if empty:
+        with torch.device("meta"):
+            return models.get_model(architecture, **settings), weights
     address = urlparse(weights.url)
     path = Path(torch.hub.get_dir()) / "checkpoints" / Path(address.path).name
     if not path.exists() and not reachable(weights.url):
@@ -300,14 +295,19 @@ def _torchvision_model(name: str, builders: Collection[str], listed: str) -> tup
             f"Expected torchvision:{name} from {address.hostname} or in {str(path)!r}, got {_first_line(error)}. If "
             "that file exists, remove it and try again."
         ) from error
-    model = build()
+    model = models.get_model(architecture, **settings)
     model.load_state_dict(state)
     return model, weights
 
 
+BUILT = {
+    "torchvision": Library(
+        _build_torchvision, config_of_torchvision, convert_torchvision, lambda weights, _: about_torchvision(weights)
+    ),
+    "timm": Library(_build_timm, config_of, convert_timm, about_timm),
+}
 LIBRARIES: dict[str, tuple[Callable[[str], ViT], Callable[[str], Reference]]] = {
-    "torchvision": (_load_torchvision, _torchvision_reference),
-    "timm": (_load_timm, _timm_reference),
+    **{name: (library.load, library.read_reference) for name, library in BUILT.items()},
     "hf": (_load_hugging_face, _hugging_face_reference),
 }
 """Prefix of a model's name -> functions that load the model and read its settings."""

@@ -11,9 +11,6 @@ from vitviz.model.vit import eval_mode
 from vitviz.weights.checks import ConvertError
 from vitviz.weights.naming import State
 
-OWN_TABLE, SHARED_TABLES = "relative_position_bias_table", ("rel_pos_bias", "shared_rel_pos")
-"""Attributes that hold relative position biases: of timm's attention, and of its models."""
-
 
 class Channels(NamedTuple):
     """Order of a head's channels in rotary positions.
@@ -102,7 +99,8 @@ def _table(module: Any, _: State) -> State:
     with eval_mode(module):
         biases = module.bias_act(module.mlp(module.rel_coords_log)) * (module.bias_gain or 1.0)
     table = biases.flatten(0, 1)  # (2 gh - 1, 2 gw - 1, H) -> (rows, H)
-    return {OWN_TABLE: torch.cat([table, table.new_zeros(3, module.num_heads)]) if module.prefix_tokens else table}
+    table = torch.cat([table, table.new_zeros(3, module.num_heads)]) if module.prefix_tokens else table
+    return {"relative_position_bias_table": table}
 
 
 def _gate_first(_: Any, tensors: State) -> State:

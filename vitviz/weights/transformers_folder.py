@@ -57,26 +57,25 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     "Yolos": _ALL | _IMAGENET | {"resample": 2, "size": {"shortest_edge": 800, "longest_edge": 1333}},
 }
 _SHORTER = {"CLIP", "ChineseCLIP", "Bit"}  # one number as the size is the shorter side; elsewhere, a square's side
-_USUAL = {"vit": "ViT", "deit": "DeiT", "dinov2": "Bit", "dinov3": "DINOv3ViT", "clip": "CLIP", "siglip": "Siglip"}
-_USUAL |= {
-    "beit": "Beit",
-    "data2vec-vision": "Beit",
-    "metaclip": "CLIP",
-    "chinese": "CLIP",
-    "altclip": "CLIP",
-    "ijepa": "ViT",
-    "siglip2": "Siglip2",
-    "dpt": "DPT",
-    "blip": "Blip",
-    "yolos": "Yolos",
-    "mlcd": "CLIP",
-    "aimv2": "CLIP",
-    "swin": "ViT",
-    "swinv2": "ViT",
-    "sam": "Sam",
-    "vitdet": "ViT",
-    "videomae": "VideoMAE",
-    "vivit": "Vivit",
+_USUAL = {
+    family: kind
+    for kind, families in {
+        "ViT": "vit ijepa swin swinv2 vitdet",
+        "CLIP": "clip metaclip chinese altclip mlcd aimv2",
+        "Beit": "beit data2vec-vision",
+        "DeiT": "deit",
+        "Bit": "dinov2",
+        "DINOv3ViT": "dinov3",
+        "Siglip": "siglip",
+        "Siglip2": "siglip2",
+        "DPT": "dpt",
+        "Blip": "blip",
+        "Yolos": "yolos",
+        "Sam": "sam",
+        "VideoMAE": "videomae",
+        "Vivit": "vivit",
+    }.items()
+    for family in families.split()
 }
 # Settings of a family's published models that differ from the defaults of their processor.
 _PUBLISHED: dict[str, dict[str, Any]] = {

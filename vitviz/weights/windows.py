@@ -51,6 +51,17 @@ class Windows:
         """Return which windows have no padding, (W,)."""
         return self.members.lt(self.tokens).all(1)
 
+    @property
+    def side(self) -> tuple[int, int]:
+        """Return the rows and columns of tokens of a window."""
+        rows, columns = (self.places[-1] + 1).tolist()
+        return rows, columns
+
+    def place_of(self, token: int) -> tuple[int, int]:
+        """Return the window of a token, and its index there."""
+        window, index = self.members.eq(token).nonzero()[0].tolist()
+        return window, index
+
     def split(self, tokens: Tensor) -> Tensor:
         """Return the tokens of each window, zeros as padding: (B, n, ...) -> (B * W, M, ...)."""
         if self.members.numel() > self.tokens:
