@@ -166,8 +166,7 @@ def test_videos_match_transformers(name: str, tmp_path: Path) -> None:
 
 
 def test_defaults_match_transformers() -> None:
-    elsewhere = {"mlcd", "mlcd_vision_model", "vitdet"}  # ViTDet in test_windows.py
-    elsewhere |= {"videomae", "vivit"}  # below
+    elsewhere = {"mlcd", "mlcd_vision_model", "videomae", "vivit"}  # below
     assert {case.config.model_type for case in CASES.values()} | elsewhere == set(FAMILIES)
     without_registers = {name: value for name, value in ours_of.DINOV2_DEFAULTS.items() if "register" not in name}
     for ours, theirs in (
@@ -189,7 +188,6 @@ def test_defaults_match_transformers() -> None:
         (ours_of.AIMV2_DEFAULTS, hf.Aimv2VisionConfig(layer_norm_eps=1e-5)),
         (ours_of.VIDEOMAE_DEFAULTS, hf.VideoMAEConfig()),
         (ours_of.VIVIT_DEFAULTS, hf.VivitConfig()),
-        (ours_of.VITDET_DEFAULTS, hf.VitDetConfig()),
     ):
         expected = (ours if MAJOR == 4 else {}) | theirs.to_dict()
         assert ours == {name: expected[name] for name in ours}, type(theirs).__name__

@@ -62,8 +62,8 @@ def convert_timm(model: nn.Module) -> ViT:
             that `ViT` does not have, or if it computes something else than its class and parameters say.
         CheckpointError: if its tensors do not match its settings.
     """
-    config, channels, state = _read(model)
-    new = naming.TIMM.convert(state, config)
+    config, channels = config_of(model)
+    new = naming.TIMM.convert(_tensors(model)[0], config)
     reorder_channels(new, config, channels)
     return verified(assemble(config, new), model)
 
@@ -75,26 +75,25 @@ def convert_timm(model: nn.Module) -> ViT:
 def config_of(model: nn.Module) -> tuple[ViTConfig, Channels]:
     """Return the config of a built model, which may be on the meta device, and the order of its heads' channels.
 
+    Only the first block is read: `assemble` compares the shape of every tensor, and `verify` what every part computes.
+
     Raises:
         ConvertError: with the reason, for a model that cannot be converted.
     """
-    return _read(model)[:2]
-
-
-def _read(model: Any) -> tuple[ViTConfig, Channels, State]:
-    """Return the config, the order of the heads' channels, and the tensors with names of `naming.TIMM`.
-
-    Only the first block is read: `assemble` compares the shape of every tensor, and `verify` what every part computes.
-    """
     _check_class(model)
-    state, classes = read_classifiers(model, model.state_dict(), *_CLASSIFIERS)  # num_classes may be outdated
-    state = rearranged(model, state)
+    state, classes = _tensors(model)
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     built = _Built(model, shown_settings(shapes, naming.TIMM), shapes["blocks.0.attn.proj.weight"][1])
     fields = {name: read(built) for name, read in SETTINGS.items()}
     config = ViTConfig(**merge_fields(built.shown, fields, {"classes": classes}))
     neighbors = not getattr(built.attention, "rotate_half", True)
-    return config, Channels(neighbors, columns_first=getattr(built.rope, "grid_indexing", "") == "xy"), state
+    return config, Channels(neighbors, columns_first=getattr(built.rope, "grid_indexing", "") == "xy")
+
+
+def _tensors(model: nn.Module) -> tuple[State, int]:
+    """Return tensors with names of `naming.TIMM`, and the number of classes; `num_classes` may be outdated."""
+    state, classes = read_classifiers(model, model.state_dict(), *_CLASSIFIERS)
+    return rearranged(model, state), classes
 
 
 class _Built:

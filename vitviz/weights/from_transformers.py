@@ -17,7 +17,7 @@ from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, assemble, checked_settings
-from vitviz.weights.naming import VITDET, Naming
+from vitviz.weights.naming import Naming
 from vitviz.weights.shapes import merge_fields
 
 Converted = tuple[ViTConfig, Naming]
@@ -61,11 +61,6 @@ MLCD_DEFAULTS |= {"rope_parameters": {"rope_type": "axial", "rope_theta": 10_000
 AIMV2_DEFAULTS = _DEFAULTS | {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 8, "patch_size": 14}
 AIMV2_DEFAULTS |= {"intermediate_size": 2816, "layer_norm_eps": 1e-5, "rms_norm_eps": 1e-5, "hidden_act": "silu"}
 AIMV2_DEFAULTS |= {"use_head": True, "is_native": False, "qkv_bias": False, "mlp_bias": False}
-_BY_RATIO = {name: value for name, value in _DEFAULTS.items() if name != "intermediate_size"} | {"mlp_ratio": 4.0}
-VITDET_DEFAULTS = _BY_RATIO | {"layer_norm_eps": 1e-6, "pretrain_image_size": 224, "window_size": 0}
-VITDET_DEFAULTS |= {"window_block_indices": [], "residual_block_indices": [], "qkv_bias": True}
-VITDET_DEFAULTS |= {"use_absolute_position_embeddings": True, "use_relative_position_embeddings": False}
-
 ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}
 ACTIVATIONS |= {"gelu_fast": "gelu_tanh", "gelu_new": "gelu_tanh"}  # equal up to rounding
 """Hugging Face's names of the activations that `ViT` supports -> ours."""
@@ -430,17 +425,6 @@ def _mlcd(checked: TypedSettings) -> Fields:
     return {"rotary": {"places": "index", "class_token": True, "base": rope.get("rope_theta", 10_000.0)}}
 
 
-def _vitdet(checked: TypedSettings) -> Fields:
-    if checked.typed("residual_block_indices", list[int] | tuple[int, ...]):
-        raise checked.refuse("residual_block_indices", "empty: convolutions between blocks are not supported")
-    listed = checked.typed("window_block_indices", list[int] | tuple[int, ...])
-    if listed and checked.typed("window_size", int) > 0:
-        raise ConvertError(f"Expected a model with attention over all tokens, got ViTDet: {_WINDOWS}.")
-    learned = checked.typed("use_absolute_position_embeddings", bool)
-    side = checked.square("pretrain_image_size") // checked.square("patch_size")
-    return {"positions": "learned", "table": {"grid": (side, side)}} if learned else {"positions": "none"}
-
-
 def _by_ratio(checked: TypedSettings) -> int:
     return int(checked.typed("hidden_size", int) * checked.typed("mlp_ratio", float))
 
@@ -614,20 +598,13 @@ FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("blip", "blip_vision_model"), _BLIP),
     **dict.fromkeys(("mlcd", "mlcd_vision_model"), _MLCD),
     **dict.fromkeys(("aimv2", "aimv2_vision_model"), _AIMV2),
-    # Li et al. 2022, "Exploring Plain Vision Transformer Backbones for Object Detection", without windows. The features
-    # are the mean over patches.
-    "vitdet": Family(
-        name="ViTDet", models=("VitDetModel", "VitDetBackbone"), defaults=VITDET_DEFAULTS, naming=VITDET, square=False,
-        fields=_MEAN | _QKV | {"norms": {"final": "none"}, "mlp_width": _by_ratio}, computed=_vitdet,
-        refused={"use_relative_position_embeddings": (False, "false")},
-    ),
 }  # fmt: skip
 
 _WINDOWS = "its attention stays inside windows, so no block has one attention matrix over the image"
 _CONVOLUTIONS = "it mixes convolutions with attention"
 _LANGUAGE = "it is a language model with an image encoder"
 REFUSED: dict[str, str] = {
-    **dict.fromkeys(("swin", "swinv2", "hiera", "maxvit"), _WINDOWS),
+    **dict.fromkeys(("swin", "swinv2", "hiera", "maxvit", "vitdet"), _WINDOWS),
     **dict.fromkeys(("sam", "sam_vision_model", "sam_hq", "sam_hq_vision_model"), _WINDOWS),
     **dict.fromkeys(("levit", "cvt", "mobilevit", "mobilevitv2", "efficientformer"), _CONVOLUTIONS),
     **dict.fromkeys(("cohere2_vision", "llama4", "shieldgemma2"), _LANGUAGE),

@@ -561,24 +561,5 @@ DPT = replace(
 )
 
 
-class VitDetNaming(Naming):
-    """Names of ViTDet. Its position embeddings include one for a class token, which the model lacks."""
-
-    def convert(self, state: Mapping[str, Tensor], config: ViTConfig) -> State:
-        """Return a state dict in our names; see `Naming.convert`."""
-        positions = "position_embeddings"
-        return super().convert({n: t[:, 1:] if n.endswith(positions) else t for n, t in state.items()}, config)
-
-
-VITDET = VitDetNaming(
-    library="transformers'",
-    family="ViTDet",
-    names={"embeddings.position_embeddings": "pos_embed", "embeddings.projection": "patch_embed.proj"}
-    | _blocks("encoder.layer."),
-    bases=("vitdet.",),
-    free_biases=True,
-)
-
-
 NAMINGS = (TIMM, DEIT, BEIT, VIT, DINOV2, DINOV3, CLIP, SIGLIP_CLASSIFIER, SIGLIP, OPENCLIP, TORCHVISION)
 """All namings, in the order in which their marks are tried."""
