@@ -395,7 +395,7 @@ class Captured(AttentionTrace):
         """Return the mean of the windows' values over those without padding, or the values of a token's window."""
         if not self.layouts:
             return values
-        of_windows = values.unflatten(0, (self.batch, -1))  # (B * W, H) -> (B, W, H)
+        of_windows: Tensor = values.unflatten(0, (self.batch, -1))  # (B * W, H) -> (B, W, H)
         if token is None:
             return of_windows[:, self.layouts[block].whole].mean(1)
         return of_windows[:, self.place_of(block, token)[0]]
