@@ -68,10 +68,10 @@ def measure(model: ViT, images: torch.Tensor, name: str) -> int:
 
 def estimated(config: ViTConfig, name: str, tokens: int) -> int:
     """Return the server's estimate for a method or another request in bytes."""
-    need = {"layers": layers_need(config, 4), "gradient": heads_need(config, 4, ["gradient"])}.get(name)
-    if need is None:
-        need = method_need(config, 4, METHODS[name]) if name in METHODS else passes_need(config, 4)
-    return need(tokens - len(config.prefix))[0]
+    estimate, facts = (method_need, [METHODS[name]]) if name in METHODS else (passes_need, [])
+    if name in ("layers", "gradient"):
+        estimate, facts = (layers_need, []) if name == "layers" else (heads_need, [["gradient"]])
+    return estimate(config, 4, tokens - len(config.prefix), *facts).memory
 
 
 def main() -> None:

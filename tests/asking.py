@@ -216,4 +216,4 @@ def progress_with(key: str, lines: Iterator[str]) -> dict[str, Any]:
 
 def wait_for_rest(endpoints: Endpoints) -> None:
     """Wait until no job is running or queued."""
-    wait_until(lambda: endpoints.jobs.ahead(Kind.LONG) == 0, "the server comes to rest")
+    wait_until(lambda: endpoints.jobs.ahead(Kind.LONG)[0] == 0, "the server comes to rest")

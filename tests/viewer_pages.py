@@ -1,7 +1,5 @@
 """Write saved pages, open them from disk without a network, and read their contents."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re
@@ -63,9 +61,7 @@ def view(kind: str = FIRST) -> View:
 
 
 def scene(seen: View, **further: Any) -> Scene:
-    predictions = seen.predictions() if seen.names_classes else ()
-    fields = {"predictions": predictions, "labels": seen.labels, "title": "A model", **further}
-    return Scene(trace=seen.trace, photo=seen.photo, geometry=seen.geometry, **fields)
+    return Scene(seen, **further)
 
 
 @lru_cache

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -21,9 +22,9 @@ from vitviz.images.worker import workers
 from vitviz.model.devices import share_freed_memory
 from vitviz.server.api import Programs
 from vitviz.server.endpoints import Endpoints
-from vitviz.server.files import PageFiles
+from vitviz.server.files import FOLDER, PageFiles
 from vitviz.server.firewall import Firewall, unanswered
-from vitviz.server.health import RequestLog, health_route
+from vitviz.server.health import RequestLog, healthz
 from vitviz.server.menu import Menu
 from vitviz.server.routes import Questions
 from vitviz.server.tools import Tools, check_tools
@@ -80,10 +81,13 @@ class Page(gr.Blocks):
         super().__init__(title="vitviz", fill_width=True, analytics_enabled=False)
         self.endpoints, self.programs, self.files = endpoints, Programs(endpoints), PageFiles(endpoints, lecture)
         questions = Questions(endpoints)
-        self.routes: list[Route] = [
-            self.files.route(), questions.route(), questions.upload_route(), endpoints.uploads.route(),
-            health_route(endpoints),
-        ]  # fmt: skip
+        self.routes = [
+            Route(f"/{FOLDER}/{{name}}", self.files.serve),
+            Route("/vitviz/{name}", questions.answer, methods=["POST"]),
+            Route("/vitviz/answer/{name}", endpoints.uploads.fetch),
+            Route("/gradio_api/upload", questions.upload, methods=["POST"]),
+            Route("/healthz", partial(healthz, endpoints)),
+        ]
         with self:
             AppExplorer(self.files)
             self.programs.add()

@@ -70,10 +70,20 @@ class Setting:
         return self.usual or f"{self.default:g}"
 
 
-def _switch(name: str, value: object) -> bool:
-    if str(value) not in ("0", "1", "False", "True"):
-        raise SettingsError(f"Expected 1 or 0 in {name}, got {value!r}. Change or unset it.")
-    return str(value) in ("1", "True")
+def _kind(expected: str, parse: Callable[[str], Any]) -> Callable[[str, object], Any]:
+    """Return a converter for `Setting`; `parse` raises `ValueError` for a text that is not as `expected`."""
+
+    def convert(name: str, value: object) -> Any:
+        try:
+            return parse(str(value))
+        except ValueError as error:
+            raise SettingsError(f"Expected {expected} in {name}, got {str(value)!r}. Change or unset it.") from error
+
+    return convert
+
+
+def _parse_switch(text: str) -> bool:
+    return bool(("0", "1", "False", "True").index(text) % 2)
 
 
 def _text(_: str, value: str) -> str:
@@ -91,34 +101,27 @@ def _list(form: str = ".*", example: str = "") -> Callable[[str, str | Sequence[
     return convert
 
 
-def _number(units: int = 1) -> Callable[[str, Any], int]:
+def _number(units: int = 1) -> Callable[[str, object], int]:
     """Return a converter of positive numbers that multiplies by `units` and rounds."""
 
-    def convert(name: str, value: object) -> int:
-        try:
-            number = float(str(value))
-        except ValueError:
-            number = math.nan
-        if not (math.isfinite(number) and number > 0):
-            raise SettingsError(f"Expected a number above 0 in {name}, got {str(value)!r}. Change or unset it.")
-        return round(number * units)
+    def parse(text: str) -> int:
+        if not 0 < float(text) < math.inf:
+            raise ValueError
+        return round(float(text) * units)
 
-    return convert
+    return _kind("a number above 0", parse)
 
 
-def _whole(low: int, high: int) -> Callable[[str, Any], int]:
-    def convert(name: str, value: object) -> int:
-        text = str(value)
-        if not (text.isascii() and text.isdecimal() and low <= int(text[:9]) <= high):
-            raise SettingsError(
-                f"Expected a whole number from {low} to {high} in {name}, got {text!r}. Change or unset it."
-            )
+def _whole(low: int, high: int) -> Callable[[str, object], int]:
+    def parse(text: str) -> int:
+        if int(text) not in range(low, high + 1):
+            raise ValueError
         return int(text)
 
-    return convert
+    return _kind(f"a whole number from {low} to {high}", parse)
 
 
-_PORT = _whole(1, 2**16 - 1)
+_switch, _PORT = _kind("1 or 0", _parse_switch), _whole(1, 2**16 - 1)
 
 
 def _port(place: Place) -> int | None:

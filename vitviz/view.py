@@ -626,7 +626,7 @@ class View:
                 f"{self.trace.count:,} tokens. Open the photograph at a smaller size, or raise the limit: "
                 f"html(limit={math.ceil(megabytes)})."
             )
-        scene = Scene.of(self, maps=maps)
+        scene = Scene(self, maps=maps)
         if not lecture:
             return saved_page(scene)
         return saved_page(scene, **rooms.load("lecture", "numbers").saved_lecture(self, texts))

@@ -51,7 +51,7 @@ class ExplorerWidget(anywidget.AnyWidget):
         }
         start = f"export default {{ render: (host) => vitvizExplorer.render(host, {json.dumps(parts)}) }};"
         self._view = view
-        super().__init__(_esm=bundle.script("web/widget.js") + start, manifest=Scene.of(view).manifest("view"))
+        super().__init__(_esm=bundle.script("web/widget.js") + start, manifest=Scene(view).manifest("view"))
         self.on_msg(self._answer)
 
     def _answer(self, _widget: object, message: Any, _buffers: object) -> None:

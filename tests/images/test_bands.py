@@ -68,7 +68,7 @@ def test_array_of_bands_is_normalised_by_band_and_shown_as_chosen_bands(tmp_path
     view = explorer.open((CUBE / 100).astype(np.float32))
     assert np.asarray(view.photo)[..., 0].max() == np.asarray(view.seen()).max() == 255  # stretched
     assert view.attention().values.shape == view.trace.grid
-    assert "reads arrays with the bands blue, green, red, red edge, near infrared" in Scene.of(view).caveat
+    assert "reads arrays with the bands blue, green, red, red edge, near infrared" in Scene(view).caveat
     assert view.explain("gae").values.shape == view.trace.grid
 
 

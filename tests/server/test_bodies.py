@@ -1,6 +1,5 @@
 """Client addresses behind proxies, and the bounds of bodies, forms and answers in transfer."""
 
-import asyncio
 import codecs
 import json
 import threading
@@ -177,48 +176,34 @@ def test_a_photograph_in_transfer_counts_as_memory(site: Site, monkeypatch: pyte
     assert site.endpoints.cache.reserved == 0
 
 
-class Reader:
-    """Client that reads an answer's parts only when `part` is called."""
+def streamed(endpoints: Endpoints, data: Any) -> Callable[..., Any]:
+    """Return a function that streams an answer to a client, who reads its parts with `anext`."""
+    questions = Questions(endpoints)
 
-    def __init__(self, answers: Any, questions: Questions, client: str = "127.0.0.9") -> None:
-        self.parts = asyncio.Queue[Any](1)
-        self.task = asyncio.create_task(questions._stream(answers, client, self.parts.put, {}))
+    async def answers() -> Any:
+        yield {"data": data}
 
-    async def read(self, count: int) -> bytes:
-        return b"".join([(await self.parts.get()).get("body", b"") for _ in range(count)])
+    return lambda client="127.0.0.9": questions._stream(answers(), client, {})
 
 
 def test_unread_answers_are_sent_in_pieces_and_bounded(endpoints: Endpoints, portal: BlockingPortal) -> None:
-    async def answers(data: bytes) -> Any:
-        yield {"data": data}
-
     async def read() -> None:
-        questions = Questions(endpoints)
-        large = Reader(answers(bytes(MAX_PHOTO_BYTES)), questions)
-        assert await large.read(2) == json.dumps({"bytes": MAX_PHOTO_BYTES}).encode() + b"\n"
-        assert len(await large.read(1)) == PIECE
+        answer = streamed(endpoints, bytes(MAX_PHOTO_BYTES))
+        large, other, visitor = answer(), answer(), answer("127.0.0.8")
+        assert json.loads(await anext(large)) == json.loads(await anext(visitor)) == {"bytes": MAX_PHOTO_BYTES}
+        assert len(await anext(large)) == PIECE
         assert endpoints.cache.reserved == MAX_PHOTO_BYTES
-        other = Reader(answers(bytes(10**6)), questions)
-        assert b"waiting to be read" in await other.read(2)
-        visitor = Reader(answers(bytes(10**6)), questions, "127.0.0.8")
-        assert b"bytes" in await visitor.read(2)
-        tasks = [reader.task for reader in (large, other, visitor)]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        assert b"waiting to be read" in await anext(other)
+        for each in (large, other, visitor):
+            await each.aclose()
 
     portal.call(read)
     assert endpoints.cache.reserved == 0
 
 
 def test_numbers_that_json_lacks_are_an_error_line(endpoints: Endpoints, portal: BlockingPortal) -> None:
-    async def answers() -> Any:
-        yield {"data": {"value": float("inf")}}
-
-    async def read() -> bytes:
-        return await Reader(answers(), Questions(endpoints)).read(2)
-
-    assert json.loads(portal.call(read))["error"]["kind"] == "failed"
+    line = portal.call(anext, streamed(endpoints, {"value": float("inf")})())
+    assert json.loads(line)["error"]["kind"] == "failed"
 
 
 def test_long_lists_are_checked_in_a_thread_up_to_the_first_error(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

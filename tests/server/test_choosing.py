@@ -258,7 +258,7 @@ def test_refused_sizes_offer_the_largest_size(page: Browser, app: Running, monke
     before = page.evaluate("vitviz.store.get().scene.source")
     page.evaluate(f"vitviz.store.dispatch({{ type: 'open', source: {{ size: {12 * WIDTH} }} }})")
     notice = page.locator("#notice")
-    expect(notice).to_contain_text("Choose at most")
+    expect(notice).to_contain_text("pixels or fewer")
     assert page.evaluate("vitviz.store.get().scene.source") == before
     size = int(re.findall(r"\d+", notice.locator(BUTTON).inner_text())[0])
     notice.locator(BUTTON).click()

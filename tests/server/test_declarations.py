@@ -1,7 +1,5 @@
 """Check that one declaration of a question or a language appears everywhere; test_plugins.py checks methods."""
 
-from __future__ import annotations
-
 import runpy
 from collections.abc import Iterator
 from contextlib import closing

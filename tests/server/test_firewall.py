@@ -7,7 +7,6 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -68,20 +67,20 @@ def test_events_read_only_uploaded_files(site: Site) -> None:
 @pytest.mark.usefixtures("endless")
 def test_many_long_questions_delay_no_others_and_stop_with_their_clients(site: Site) -> None:
     scene, attackers = site.ask("open", photo=photograph(), source={})["data"]["id"], site.client_at("127.0.0.9")
-    ahead = partial(site.endpoints.jobs.ahead, Kind.LONG)
+    jobs = site.endpoints.jobs
     with ExitStack() as crowd:
         answers = [
             crowd.enter_context(attackers.stream("POST", "/vitviz/faithfulness", **form(kernel_shap(scene, number))))
             for number in range(MAX_LONG)
         ]
         assert progress_with("done", answers[0].iter_lines())["of"] == 4
-        wait_until(lambda: ahead() == MAX_LONG, "all long questions run or wait")
+        wait_until(lambda: jobs.ahead(Kind.LONG)[0] == MAX_LONG, "all long questions run or wait")
         path = site.upload("mine.png", photograph(1)).json()[0]
         assert "predictions" in site.call("open", {"path": path}, *DEFAULTS)
         own = site.ask("open", photo=photograph(2), source={})["data"]["id"]
         assert "data" in site.ask("explain", {"scene": own, "method": "token_gradcam", "target": 3})
         assert "data" in site.ask("layers", {"scene": scene})
-        assert ahead() == MAX_LONG  # all long questions still wait
+        assert jobs.ahead(Kind.LONG)[0] == MAX_LONG  # all long questions still wait
     wait_for_rest(site.endpoints)
     assert "data" in site.ask("heads", {"scene": scene, "names": ["ablation_logit"]})
 
@@ -92,7 +91,7 @@ def test_refused_address_is_told_how_long_the_wait_is(site: Site) -> None:
     with ExitStack() as crowd:
         for target in range(MAX_LONG):
             crowd.enter_context(site.stream("faithfulness", kernel_shap(scene, target)))
-        wait_until(lambda: site.endpoints.jobs.ahead(Kind.LONG) == MAX_LONG, "all places of the address are taken")
+        wait_until(lambda: site.endpoints.jobs.ahead(Kind.LONG)[0] == MAX_LONG, "all places of the address are taken")
         error = site.ask("faithfulness", kernel_shap(scene, MAX_LONG))["error"]
         assert error["kind"] == "busy"
         assert error["text"].startswith("Busy")

@@ -91,11 +91,11 @@ def test_urgent_computation_runs_before_slower_ones(jobs: Jobs, log: list[str], 
 
 
 def test_waiting_computations_alternate_between_addresses(jobs: Jobs, log: list[str]) -> None:
-    first = Work(jobs, Kind.PHOTO, log, "first", Job("crowd")).wait()
+    first = Work(jobs, Kind.SHORT, log, "first", Job("crowd")).wait()
     works = []
     for address, names in (("crowd", "bcd"), ("other", "xy"), ("third", "z")):
         for name in names:
-            works.append(Work(jobs, Kind.PHOTO, log, name, Job(address)))
+            works.append(Work(jobs, Kind.SHORT, log, name, Job(address)))
             works[-1].end.set()
             wait_until(lambda: jobs.waiting == len(works), f"{name} waits")
     first.job.gone.set()
@@ -113,14 +113,14 @@ def test_computations_of_a_client_that_left_stop_and_the_next_runs(jobs: Jobs, l
     for work in works:
         work.ended()
     assert set(log) == {"long begins", "long is stopped", "waiting is stopped", "other begins", "other ends"}
-    assert jobs.ahead(Kind.LONG) == 0
+    assert jobs.ahead(Kind.LONG)[0] == 0
 
 
 def test_too_many_computations_are_refused_with_the_expected_wait(jobs: Jobs, log: list[str]) -> None:
     most = Settings().places
     queued = [Job(f"address {number}") for number in range(most)]
     works = [Work(jobs, Kind.LONG, log, str(number), job) for number, job in enumerate(queued)]
-    wait_until(lambda: jobs.ahead(Kind.LONG) == most, "all computations run or wait")
+    wait_until(lambda: jobs.ahead(Kind.LONG)[0] == most, "all computations run or wait")
     wait_until(lambda: jobs.waiting == most - 1, "one computation runs")
     places = [place for place in map(jobs.place, queued) if place is not None]
     assert sorted(before for before, _ in places) == list(range(1, most))
@@ -136,7 +136,7 @@ def test_too_many_computations_are_refused_with_the_expected_wait(jobs: Jobs, lo
         job.gone.set()
     for work in works:
         work.ended()
-    assert jobs.ahead(Kind.LONG) == 0
+    assert jobs.ahead(Kind.LONG)[0] == 0
 
 
 @pytest.mark.parametrize("kind", [Kind.SHORT, Kind.LONG])
@@ -149,10 +149,10 @@ def test_pauses_are_limited(jobs: Jobs, log: list[str], monkeypatch: pytest.Monk
 
 
 def test_error_frees_the_place(jobs: Jobs) -> None:
-    with pytest.raises(ZeroDivisionError), jobs.run(Kind.PHOTO):
+    with pytest.raises(ZeroDivisionError), jobs.run(Kind.SHORT):
         _ = 1 / 0
-    with jobs.run(Kind.PHOTO):
-        assert jobs.ahead(Kind.PHOTO) == 1
+    with jobs.run(Kind.SHORT):
+        assert jobs.ahead(Kind.SHORT)[0] == 1
 
 
 def test_long_computation_lets_another_run_between_its_parts(jobs: Jobs, log: list[str]) -> None:
@@ -167,7 +167,7 @@ def test_long_computation_lets_another_run_between_its_parts(jobs: Jobs, log: li
             log.append(f"part {number}")
     other.ended()
     assert log == ["part 0", "other begins", "other ends", "part 1", "part 2"]
-    assert jobs.ahead(Kind.LONG) == 0
+    assert jobs.ahead(Kind.LONG)[0] == 0
 
 
 def test_client_that_leaves_while_giving_way_frees_the_place(jobs: Jobs, log: list[str]) -> None:
@@ -186,9 +186,9 @@ def test_client_that_leaves_while_giving_way_frees_the_place(jobs: Jobs, log: li
         work()
     others[0].finish()
     current.set(Job())
-    assert jobs.ahead(Kind.LONG) == 0
+    assert jobs.ahead(Kind.LONG)[0] == 0
     with jobs.run(Kind.LONG):
-        assert jobs.ahead(Kind.LONG) == 1
+        assert jobs.ahead(Kind.LONG)[0] == 1
 
 
 def test_report_sets_the_clients_progress(clock: SimpleNamespace) -> None:
@@ -200,16 +200,16 @@ def test_report_sets_the_clients_progress(clock: SimpleNamespace) -> None:
 
 
 def test_mean_is_of_the_latest_computations_and_grows_with_a_running_one(jobs: Jobs, clock: SimpleNamespace) -> None:
-    assert jobs._lanes[Kind.LONG].mean() == 1
+    assert jobs._lanes[Kind.LONG].seconds(1) == 1
     for seconds in (100, *[4] * module.RECENT):
         with jobs.run(Kind.LONG):
             clock.now += seconds
-    assert jobs._lanes[Kind.LONG].mean() == 4
+    assert jobs._lanes[Kind.LONG].seconds(1) == 4
     with jobs.run(Kind.LONG):
         clock.now += 3
-        assert jobs._lanes[Kind.LONG].mean() == 4
+        assert jobs._lanes[Kind.LONG].seconds(1) == 4
         clock.now += 3
-        assert jobs.seconds(Kind.LONG) == 6
+        assert jobs.ahead(Kind.LONG)[1] == 6
 
 
 @pytest.mark.parametrize("place", ["before", "inside", "after"])

@@ -32,11 +32,12 @@ from vitviz.server.sizes import (
     Pace,
     TooLargeError,
     check_fits,
-    check_question,
-    fits_in_memory,
     heads_need,
     layers_need,
+    limit_of,
     method_need,
+    most_patches,
+    open_need,
     passes_need,
     question_bytes,
 )
@@ -141,7 +142,7 @@ def test_too_many_patches_are_refused_at_the_models_own_size(
     endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sizes, "MAX_PATCHES", 50)
-    with pytest.raises(TooLargeError, match=r"at most 50 patches .* got 77") as refused:
+    with pytest.raises(TooLargeError, match="77 patches") as refused:
         ask(endpoints, "open", photo=photograph(1))
     error = describe_error(refused.value)
     assert (error["kind"], error["size"]) == ("refused", refused.value.size)
@@ -166,8 +167,8 @@ def test_question_that_does_not_fit_is_refused_with_the_largest_possible_size(en
     assert size < 4 * WIDTH
     smaller = ask(endpoints, "open", photo=photograph(1), size=size)["id"]
     assert ask(endpoints, "explain", scene=smaller, method="gae")["values"]
-    need = method_need(model.config, 4, METHODS["rollout"])  # rollout holds no matrix of all heads
-    check_question(model.config, "Rollout", need, (90, 60), own, tokens, allowed)
+    rollout = method_need, METHODS["rollout"]  # holds no matrix of all heads
+    check_fits(model, own, "Rollout", (90, 60), tokens - len(model.config.prefix), allowed, *rollout)
 
 
 def test_estimates_grow_quadratically_for_methods_that_hold_matrices() -> None:
@@ -203,7 +204,7 @@ def test_short_questions_are_refused_if_they_do_not_fit(
     endpoints = new_endpoints(tmp_path / "page", (folder(tmp_path / "a", classes=3_000),))
     scene = ask(endpoints, "open", photo=photograph(1), size=4 * WIDTH)["id"]
     config, (rows, columns) = view_of(endpoints, scene).model.config, view_of(endpoints, scene).trace.grid
-    memory, _ = estimate(config, 4, *facts)(rows * columns)
+    memory = estimate(config, 4, rows * columns, *facts).memory
     endpoints.menu.settings = replace(endpoints.menu.settings, question_memory=memory - 1)
     with pytest.raises(TooLargeError, match=r"Open the photograph at \d+ pixels or fewer") as refused:
         ask(endpoints, name, scene=scene, **arguments)
@@ -215,9 +216,9 @@ def test_short_questions_are_refused_if_they_do_not_fit(
 def test_estimate_of_layers_depends_on_the_number_of_classes() -> None:
     """A classifier with many classes needs more memory per patch, and more time, than the rest of the model."""
     config, patches = SHAPES["B/14"], 1_000
-    few, many = (layers_need(replace(config, classes=classes), 4)(patches) for classes in (1_000, 21_841))
-    assert many[0] - few[0] == pytest.approx(3 * 4 * 20_841 * patches, rel=0.3)
-    assert few[1] < 1 < many[1]
+    few, many = (layers_need(replace(config, classes=classes), 4, patches) for classes in (1_000, 21_841))
+    assert many.memory - few.memory == pytest.approx(3 * 4 * 20_841 * patches, rel=0.3)
+    assert few.passes < 1 < many.passes
 
 
 def test_questions_about_large_scenes_are_not_light(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,38 +240,40 @@ SHAPES = {  # DINOv2's models
 }
 
 
-def explorer_of(config: ViTConfig, mode: str = "crop") -> Any:
-    """Return a stub of an explorer, without the model's gigabytes of weights."""
+def model_of(config: ViTConfig, mode: str = "crop") -> tuple[Any, Preprocess]:
+    """Return a stub of a model, without its gigabytes of weights, and its preprocessing."""
     model = torch.nn.Linear(1, 1)
     model.config = config
-    own = Preprocess(height=518, width=518, mode=mode, multiple=config.patch_size)
-    return SimpleNamespace(model=model, preprocess=own)
+    return model, Preprocess(height=518, width=518, mode=mode, multiple=config.patch_size)
 
 
 @pytest.mark.parametrize("mode", ["crop", "native"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_offered_sizes_are_never_refused(shape: str, mode: str) -> None:
     config, allowed, photo = SHAPES[shape], Settings(), (4000, 1500)
-    explorer = explorer_of(config, mode)
-    fits = fits_in_memory(explorer, allowed)
-    offered = sizes.sizes(config, explorer.preprocess, photo, None, allowed.side, fits)
+    model, own = model_of(config, mode)
+    offered = sizes.sizes(config, own, photo, None, allowed.side, limit_of(model, allowed, open_need))
     assert len(offered) > 1
     for choice in offered:
         for shape in (photo, sizes.USUAL):  # after and before decoding
-            check_fits(explorer, shape, choice.size, allowed)
+            patches = most_patches(config, own, shape, choice.size)
+            check_fits(model, own, "the model", shape, patches, allowed, open_need)
 
 
 def test_inputs_that_fit_are_not_refused() -> None:
     """In measurements, B/14 at 2,044 pixels needs 1.6 GB, and its trace 0.8 GB of it."""
-    allowed, photo = Settings(), (1200, 900)
-    check_fits(explorer_of(SHAPES["B/14"]), photo, 2044, allowed)
+    photo = (1200, 900)
+
+    def check(shape: str, side: int, *estimate: Any) -> None:
+        model, own = model_of(SHAPES[shape])
+        patches = most_patches(model.config, own, photo, side)
+        check_fits(model, own, "the model", photo, patches, Settings(), *estimate)
+
+    check("B/14", 2044, open_need)
     with pytest.raises(TooLargeError, match="1372 pixels"):
-        check_fits(explorer_of(SHAPES["L/14"]), photo, 2044, allowed)
+        check("L/14", 2044, open_need)
     for shape, method, side in (("S/14", "token_gradcam", 2044), ("B/14", "rollout", 2044), ("L/14", "gae", 896)):
-        explorer = explorer_of(SHAPES[shape])
-        tokens = (side // 14) ** 2 + 1
-        need = method_need(SHAPES[shape], 4, METHODS[method])
-        check_question(SHAPES[shape], method, need, photo, explorer.preprocess, tokens, allowed)
+        check(shape, side, method_need, METHODS[method])
 
 
 def test_estimated_bytes_of_a_trace_match_the_trace(endpoints: Endpoints) -> None:
@@ -304,7 +307,7 @@ def test_too_many_forward_passes_are_refused(endpoints: Endpoints, monkeypatch: 
         ("faithfulness", {"methods": ["gae"]}),
         ("explain", {"method": "occlusion"}),
     ):
-        with pytest.raises(TooLargeError, match=r"forward passes\. (Open|Choose)") as refused:
+        with pytest.raises(TooLargeError, match=r"forward passes: \d+\)\. (Open|Choose)") as refused:
             ask(endpoints, name, scene=scene, **arguments)
         assert refused.value.size is None or refused.value.size < 2 * WIDTH
 

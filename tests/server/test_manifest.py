@@ -39,7 +39,7 @@ def opened(size: tuple[int, int] = (500, 300), labels: tuple[str, ...] | None = 
 
 def manifest(view: View, **options: Any) -> dict[str, Any]:
     """Return the manifest as the browser receives it."""
-    return json.loads(json.dumps(Scene.of(view, **options).manifest("name")))
+    return json.loads(json.dumps(Scene(view, **options).manifest("name")))
 
 
 MODELS = [{}, {"registers": 3}, {"class_token": False, "pooling": "mean"}, {"distillation_token": True}, {"heads": 17}]
@@ -61,7 +61,7 @@ def test_manifest_describes_every_kind_of_model(changes: dict) -> None:
 def test_texts_from_outside_are_escaped() -> None:
     view = opened(labels=(HOSTILE, *(f"class {i}" for i in range(tiny.CLASSES - 1))))
     view.trace.logits[0, 0] = 100.0
-    scene = Scene.of(view, title=HOSTILE, image="</script><script>alert(1)</script>")
+    scene = Scene(view, title=HOSTILE, image="</script><script>alert(1)</script>")
     page = saved_page(scene, "?layer=2</script><b>")
     assert not [text for text in ("<img src=x", "<script>alert(1)", "</script><b>", "@@") if text in page]
     assert '"?layer=2&head=3"' in saved_page(scene, "?layer=2&head=3")
@@ -86,7 +86,7 @@ def test_manifest_and_view_describe_a_photograph_alike() -> None:
         ("Perhaps none of the", False, {**grouped, "known_above": score + 1e-3}),
     ):
         view.model.pretrained = replace(about, **facts)
-        data, scene = manifest(view), Scene.of(view)
+        data, scene = manifest(view), Scene(view)
         assert [index for _, _, index in data["predictions"]] == list(view.best())
         assert [(label, share) for label, share, _ in data["predictions"]] == list(view.predictions())
         assert data["sureAbove"] == view.sure_above == facts.get("sure_above")
@@ -105,7 +105,7 @@ def test_manifest_and_view_describe_a_photograph_alike() -> None:
 @pytest.mark.parametrize("size", [(5000, 3000), (311, 4001), (900, 70), (32, 20)])
 def test_page_gets_a_small_copy_with_every_patch_in_place(size: tuple[int, int]) -> None:
     view = opened(size, labels=tuple(map(str, range(tiny.CLASSES))))
-    small, geometry = Scene.of(view).picture
+    small, geometry = Scene(view).picture
     assert max(small.size) == max(min(STAGE_SIDE, max(size)), LEAST_SIDE)
     assert geometry.image == small.size
     for patch in ((0, 0), (3, 5), (6, 10)):

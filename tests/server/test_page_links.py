@@ -134,54 +134,6 @@ def test_page_opens_despite_an_invalid_link_and_explains_it(page: Browser, app: 
         assert (shown.get("image", "Church"), shown.get("model", app.default)) == ("Church", app.default)
 
 
-def test_history_restores_photographs(page: Browser, app: Running) -> None:
-    ready(page, app.url)
-    example(page, "Dog")
-    expect_map(page, app.view(DOG).attention())
-    example(page, "Koala")
-    expect_map(page, app.view(KOALA).attention())
-    click_patch(page, app.view(KOALA), 8, 3)
-    layer(page, 1)
-    page.mouse.move(5, 5)
-    expect_map(page, app.view(KOALA).attention(1, query=(8, 3)))
-    page.go_back()
-    expect_map(page, app.view(KOALA).attention(query=(8, 3)))
-    page.go_back()
-    expect_map(page, app.view(KOALA).attention())
-    page.go_back()
-    expect_map(page, app.view(DOG).attention())
-    page.go_back()
-    expect_map(page, app.view().attention())  # the first example
-    for _ in range(4):
-        page.go_forward()
-    page.wait_for_function("new URLSearchParams(location.search).get('layer') === '2'")
-    expect_map(page, app.view(KOALA).attention(1, query=(8, 3)))
-
-
-@pytest.mark.tier("all")
-def test_late_photograph_does_not_replace_a_newer_one(page: Browser, app: Running) -> None:
-    ready(page, app.url)
-    for name, photo in (("Dog", DOG), ("Koala", KOALA)):
-        example(page, name)
-        expect_map(page, app.view(photo).attention())
-    page.evaluate("""() => {
-        const decode = HTMLImageElement.prototype.decode;
-        const gate = new Promise((open) => { window.openGate = open; });
-        window.held = 0;
-        HTMLImageElement.prototype.decode = async function () {
-            window.held += 1;
-            await gate;
-            return decode.call(this);
-        };
-    }""")
-    page.go_back()
-    page.wait_for_function("window.held === 1")
-    page.go_back()
-    page.evaluate("window.openGate()")
-    expect_map(page, app.view().attention())
-    assert "image" not in address(page)
-
-
 def test_own_photograph_survives_history_and_reload(page: Browser, app: Running, tmp_path: Path) -> None:
     photo = own_photograph(tmp_path)
     ready(page, app.url)
@@ -193,6 +145,9 @@ def test_own_photograph_survives_history_and_reload(page: Browser, app: Running,
     expect_map(page, app.view(DOG).attention())
     page.go_back()
     expect_map(page, app.view(photo).attention())
+    page.go_forward()
+    expect_map(page, app.view(DOG).attention())
+    page.go_back()
     page.reload()
     page.wait_for_function("window.vitviz?.drawn > 0")
     expect_map(page, app.view(photo).attention())

@@ -112,13 +112,13 @@ def test_refusal_is_an_exception_in_gradio_client(client: Client, scene: str) ->
 def test_question_stops_when_a_program_cancels_or_disconnects(client: Client, scene: str, site: Site) -> None:
     jobs, address = site.endpoints.jobs, "/gradio_api/call/explain"
     job = client.submit(scene, "kernel_shap", api_name="/explain")
-    wait_until(lambda: jobs.ahead(Kind.LONG) == 1, "the question runs")
-    assert jobs.ahead(Kind.SHORT) == 0  # short questions do not wait for it
+    wait_until(lambda: jobs.ahead(Kind.LONG)[0] == 1, "the question runs")
+    assert jobs.ahead(Kind.SHORT)[0] == 0  # short questions do not wait for it
     job.cancel()
     wait_for_rest(site.endpoints)
     event = site.client.post(address, json={"data": [scene, "kernel_shap", None, None]}).json()["event_id"]
     with site.client.stream("GET", f"{address}/{event}"):
-        wait_until(lambda: jobs.ahead(Kind.LONG) == 1, "the question runs")
+        wait_until(lambda: jobs.ahead(Kind.LONG)[0] == 1, "the question runs")
     wait_for_rest(site.endpoints)
 
 

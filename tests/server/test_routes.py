@@ -57,14 +57,20 @@ def test_unknown_scene_is_opened_within_the_same_request(sites: list[Site]) -> N
 def test_progress_is_repeated_with_place_and_time(site: Site, held: threading.Event) -> None:
     assert 0.1 <= routes.TICK <= 1  # seconds
     with ExitStack() as open_answers:
-        running = open_answers.enter_context(site.stream("open", photo=photograph(20))).iter_lines()
+
+        def opens(number: int) -> Iterator[str]:
+            return open_answers.enter_context(site.stream("open", photo=photograph(number))).iter_lines()
+
+        running = opens(20)
         assert progress_with("text", running)["text"] == "Running the model on 77 patches"
-        waiting = open_answers.enter_context(site.stream("open", photo=photograph(21))).iter_lines()
+        decoded = opens(21)
+        assert progress_with("text", decoded)["text"] == "Opening the photograph"
+        waiting = opens(22)
         for line in (progress_with("ahead", waiting), progress(waiting)):
-            assert line["ahead"] == 1
+            assert line["ahead"] == 2
             assert line["seconds"] > 0
         held.set()
-        for lines in (running, waiting):
+        for lines in (running, decoded, waiting):
             *before, end = map(json.loads, lines)
             assert end["data"]["id"]
             assert all("progress" in line and set(line) <= {"progress", "phrases"} for line in before)
@@ -76,7 +82,7 @@ def test_closed_connection_cancels_the_computation(
     with site.stream("open", photo=photograph(30)) as running:
         assert progress_with("text", running.iter_lines())
         with site.stream("open", photo=photograph(31)) as waiting:
-            assert progress_with("ahead", waiting.iter_lines())["ahead"] == 1
+            assert progress_with("text", waiting.iter_lines())["text"] == "Opening the photograph"
     wait_for_rest(site.endpoints)
     assert not held.is_set()  # so the computation was cancelled
     gc.collect()

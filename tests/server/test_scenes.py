@@ -173,7 +173,7 @@ def expect_answers(endpoints: Endpoints, seed: int) -> None:
     """Check that a new photograph can be opened and explained, and that the queue is empty afterwards."""
     scene = ask(endpoints, "open", photo=photograph(seed))["id"]
     assert ask(endpoints, "explain", scene=scene, method="rollout")["values"]
-    assert endpoints.jobs.ahead(Kind.LONG) == 0
+    assert endpoints.jobs.ahead(Kind.LONG)[0] == 0
     assert health(endpoints)["ready"]
 
 

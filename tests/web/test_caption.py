@@ -188,7 +188,7 @@ def test_the_lecture_shows_the_way_from_patches_to_words(page: Browser, app: Run
 def test_a_saved_lecture_has_the_step(page: Browser, app: Running, words: Words, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     view = app.view(CHURCH)
-    saved = saved_page(Scene.of(view), f"?{STEP}", lecture=site_files(view), texts=lecture_given())
+    saved = saved_page(Scene(view), f"?{STEP}", lecture=site_files(view), texts=lecture_given())
     file.write_text(saved, encoding="utf-8")
     ready(page, file.as_uri())
     check_step(page, words)

@@ -371,14 +371,14 @@ def test_folder_without_a_processor_gets_usual_preprocessing(
 
 def test_assumptions_are_shown_on_the_page_and_saved(tmp_path: Path) -> None:
     ours = vitviz.load(CASE.build())
-    scene = Scene.of(vitviz.Explorer(ours).open(PHOTO), caveat="An example.")
+    scene = Scene(vitviz.Explorer(ours).open(PHOTO), note="An example.")
     assert about(ours).assumed
     assert all(words in scene.caveat for words in ("An example.", *about(ours).assumed))
     save(ours, tmp_path)
     assert load_folder(tmp_path).pretrained == ours.pretrained
     complete = vitviz.load(tmp_path, labels=LABELS, preprocess="half")
     assert about(complete).assumed == ()
-    assert Scene.of(vitviz.Explorer(complete).open(PHOTO)).caveat == ""
+    assert Scene(vitviz.Explorer(complete).open(PHOTO)).caveat == ""
     save(complete, tmp_path)
     assert "assumed" not in json.loads((tmp_path / "config.json").read_text())
 

@@ -80,8 +80,8 @@ def test_predictions_are_described_by_problem_type() -> None:
     assert ", dog " in several
     assert "fox" not in several
     ((name, number),) = value.predictions()
-    assert Scene.of(value).summary == value.describe() == f"age in years: {number:.2f}"
-    manifest = Scene.of(value).manifest("one")
+    assert Scene(value).summary == value.describe() == f"age in years: {number:.2f}"
+    manifest = Scene(value).manifest("one")
     assert (manifest["problemType"], manifest["predictions"]) == ("regression", [[name, number, 0]])
 
 

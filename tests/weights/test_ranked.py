@@ -33,7 +33,7 @@ def test_best_method_beside_weights_is_the_default_in_python_and_on_the_page(fol
         view = vitviz.Explorer(model).open(example("dog"))
         assert view.explain().title.startswith(METHODS["attn_lrp"].title)
         assert vitviz.attribute(model, view.images)[0].title.startswith(METHODS["attn_lrp"].title)
-        assert Scene.of(view).manifest("x")["methods"] == ["attn_lrp", DEFAULT, WITHOUT_CLASS]
+        assert Scene(view).manifest("x")["methods"] == ["attn_lrp", DEFAULT, WITHOUT_CLASS]
 
 
 def test_results_of_other_weights_and_unknown_methods_are_not_used(folder: Path) -> None:

@@ -18,7 +18,8 @@ from vitviz.server.routes import lines
 from vitviz.server.uploads import UploadError
 from vitviz.web.questions import QUESTIONS
 
-PICTURES = ("photo", "seen", "maps")  # manifest fields left out for API clients, which have the photograph
+PAGE_ONLY = ("image", "ahead")  # arguments that programs cannot give
+PICTURES = ("photo", "seen", "maps")  # of a manifest, left out for API clients, which have the photograph
 
 
 class Programs:
@@ -36,33 +37,9 @@ class Programs:
 
     def add(self) -> None:
         """Add the endpoints to the `gr.Blocks` that is being built."""
-
-        async def open_upload(
-            request: gr.Request,
-            photo: FileData,
-            model: str | None = None,
-            size: int | None = None,
-            texts: list[str] | None = None,
-            registers: int | None = None,
-        ) -> dict[str, Any]:
-            file: Any = photo  # Gradio passes on whatever the client sent
-            path = file.get("path") if isinstance(file, dict) else getattr(file, "path", None)
-            if not isinstance(path, str):
-                raise _shown(f"Expected an uploaded file as the photo, got {type(file).__name__}. Upload it first.")
-            try:
-                data = self.endpoints.uploads.read(path)
-            except UploadError as error:
-                raise _shown(str(error)) from error
-            opening = {"photo": data, "model": model, "size": size, "texts": texts, "registers": registers}
-            manifest = await self._answer(request, "open", opening)
-            return {name: value for name, value in manifest.items() if name not in PICTURES}
-
-        open_upload.__annotations__ = get_type_hints(open_upload)  # Gradio reads no types from strings
         for name, question in QUESTIONS.items():
             if question.programs:
-                method = getattr(self.endpoints, name)
-                function = _described(open_upload, method) if name == "open" else self._typed(method)
-                gr.events.api(function, api_name=name, concurrency_limit=None)
+                gr.events.api(self._typed(getattr(self.endpoints, name)), api_name=name, concurrency_limit=None)
 
     def leave(self, session: str) -> None:
         """Stop the questions of a session whose client has left."""
@@ -71,22 +48,47 @@ class Programs:
                 task.cancel()
 
     def _typed(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap an endpoint in a function with the same parameters that returns what `Uploads.offer` does."""
+        """Return a function for Gradio with an endpoint's name, documentation and parameters, but those of `PAGE_ONLY`.
+
+        A photograph is an uploaded file, and the answer what `Uploads.offer` returns.
+        """
         signature, hints = inspect.signature(method), get_type_hints(method)
-        hints["return"] = str if hints["return"] is bytes else hints["return"]
+        hints |= {"return": str} if hints["return"] is bytes else {}
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters = {"request": inspect.Parameter("request", kind, annotation=gr.Request)}
+        for name, each in signature.parameters.items():
+            if name == "photo":  # which programs have to send
+                each, hints[name] = each.replace(default=each.empty), FileData
+            if name not in PAGE_ONLY:
+                parameters[name] = each.replace(annotation=hints[name])
+        own = signature.replace(parameters=list(parameters.values()), return_annotation=hints["return"])
 
         async def run(request: gr.Request, *values: Any, **named: Any) -> Any:
-            answer = await self._answer(request, method.__name__, signature.bind(*values, **named).arguments)
+            arguments = own.bind(request, *values, **named).arguments
+            del arguments["request"]
+            if "photo" in arguments:
+                arguments["photo"] = self._photograph(arguments["photo"])
+            answer = await self._answer(request, method.__name__, arguments)
+            if isinstance(answer, dict):
+                answer = {name: value for name, value in answer.items() if name not in PICTURES}
             return self.endpoints.uploads.offer(answer)
 
-        run.__annotations__ = {"request": gr.Request, **hints}
-        parameters = [each.replace(annotation=hints[name]) for name, each in signature.parameters.items()]
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        run.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=[inspect.Parameter("request", kind, annotation=gr.Request), *parameters],
-            return_annotation=hints["return"],
-        )
-        return _described(run, method)
+        run.__name__ = run.__qualname__ = method.__name__
+        # Gradio and tools show the docstring; Gradio reads one line for each argument and for the answer.
+        run.__doc__ = re.sub(r"\n {8,}", " ", inspect.getdoc(method) or "")
+        run.__annotations__ = {each.name: each.annotation for each in parameters.values()} | {"return": hints["return"]}
+        run.__signature__ = own  # type: ignore[attr-defined]
+        return run
+
+    def _photograph(self, file: Any) -> bytes:
+        """Return the content of an uploaded file; Gradio passes on whatever the client sent."""
+        path = file.get("path") if isinstance(file, dict) else getattr(file, "path", None)
+        if not isinstance(path, str):
+            raise _shown(f"Expected an uploaded file as the photo, got {type(file).__name__}. Upload it first.")
+        try:
+            return self.endpoints.uploads.read(path)
+        except UploadError as error:
+            raise _shown(str(error)) from error
 
     async def _answer(self, request: gr.Request, name: str, arguments: dict[str, Any]) -> Any:
         """Return the answer of an endpoint.
@@ -108,16 +110,6 @@ class Programs:
         finally:
             del self._sessions[task]
         raise AssertionError("Expected data or an error at the end of an answer, got neither. Report this.")
-
-
-def _described(run: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a function the name and docstring of an endpoint; Gradio and tools show both.
-
-    Gradio reads one line for each argument and for the answer.
-    """
-    run.__name__ = run.__qualname__ = method.__name__
-    run.__doc__ = re.sub(r"\n {8,}", " ", inspect.getdoc(method) or "")
-    return run
 
 
 def _shown(text: str) -> gr.Error:

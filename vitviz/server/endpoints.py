@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -46,24 +47,11 @@ from vitviz.server.gpu import ask_view
 from vitviz.server.jobs import Kind, report
 from vitviz.server.opening import Opening
 from vitviz.server.scenes import OPEN, Key, OpenScene, UnknownScene
-from vitviz.server.sizes import Need, check_question, heads_need, is_large, layers_need, method_need, passes_need
+from vitviz.server.sizes import Estimate, check_fits, heads_need, is_large, layers_need, method_need, passes_need
 from vitviz.view import PAGE_MEGABYTES, View
+from vitviz.web import payload, responses
 from vitviz.web.choices import choices
-from vitviz.web.payload import block_bytes, caption_bytes, descriptor_bytes, rollout_bytes, rollout_row_bytes
 from vitviz.web.questions import QUESTIONS
-from vitviz.web.responses import (
-    describe_change,
-    describe_decomposition,
-    describe_edge,
-    describe_evidence,
-    describe_layers,
-    describe_map,
-    describe_rearranged,
-    describe_sinks,
-    describe_target,
-    describe_test,
-    rounded,
-)
 from vitviz.web.scene import ROLLOUT_TOKENS, rolls_out, saved_bytes, saved_page
 
 TEXT_LETTERS = 300  # of a text as a target; CLIP reads the first 77 tokens
@@ -127,9 +115,7 @@ class Endpoints(Opening):
         Returns:
             file: in base64; `vitviz.web.payload` describes it.
         """
-        trace = self._scene(scene).view.trace
-        _check_index("block", block, trace.depth)
-        return block_bytes(trace, block)
+        return payload.block_bytes(self._scene(scene).view.trace, block)
 
     def descriptors(
         self, scene: args.SceneId, descriptor: Descriptor = DESCRIPTOR, block: args.Index | None = None
@@ -147,8 +133,7 @@ class Endpoints(Opening):
             file: in base64; `vitviz.web.payload` describes it. Vectors are row by row from the top left.
         """
         view = self._scene(scene).view
-        _check_index("block", block, view.trace.depth)
-        return descriptor_bytes(view.model, view.trace, descriptor, BLOCK if block is None else block)
+        return payload.descriptor_bytes(view.model, view.trace, descriptor, BLOCK if block is None else block)
 
     def rollout(
         self,
@@ -179,9 +164,10 @@ class Endpoints(Opening):
         tokens = trace.count
         if token is None and not rolls_out(trace):
             raise ArgumentError(f"Expected at most {ROLLOUT_TOKENS} tokens for all rows, got {tokens}. Ask for a row.")
-        _check_index("token", token, tokens)
         with self._turn(opened, about.title, method_need, about):
-            return rollout_bytes(trace, **options) if token is None else rollout_row_bytes(trace, token, **options)
+            if token is None:
+                return payload.rollout_bytes(trace, **options)
+            return payload.rollout_row_bytes(trace, token, **options)
 
     def caption(self, scene: args.SceneId) -> bytes:
         """Return a caption by the model's captioner, with the attention and the effect of each image token by word.
@@ -198,7 +184,7 @@ class Endpoints(Opening):
         """
         opened = self._scene(scene)
         with self._turn(opened, "a caption", passes_need):
-            return caption_bytes(ask_view(opened.view, "caption"))
+            return payload.caption_bytes(ask_view(opened.view, "caption"))
 
     def explain(
         self,
@@ -276,7 +262,7 @@ class Endpoints(Opening):
 
             progress(0, 1)
             tests = ask_view(opened.view, "faithfulness", maps=maps, progress=progress, **aim)
-        return [describe_test(test) for test in tests]
+        return [responses.describe_test(test) for test in tests]
 
     def heads(
         self,
@@ -305,7 +291,7 @@ class Endpoints(Opening):
         with self._turn(opened, "statistics of heads", heads_need, names, slow=slow):
             report(Phrase("measuring-the-heads", "Measuring the heads"))
             table = ask_view(opened.view, "heads", names=names, **aim)
-        values = {name: [list(map(rounded, row)) for row in table[name].tolist()] for name in table.present}
+        values = {name: [list(map(responses.rounded, row)) for row in table[name].tolist()] for name in table.present}
         named = {"target": table.target, "scale": table.scale} if aim else {}
         return {"values": values, "missing": dict(table.missing), **named}
 
@@ -328,7 +314,7 @@ class Endpoints(Opening):
         opened = self._scene(scene)
         aim = {} if target is against is None else self._aim(opened, target, against)
         with self._turn(opened, "reading all layers", layers_need):
-            return describe_layers(opened.view, **aim)
+            return responses.describe_layers(opened.view, **aim)
 
     def decompose(
         self, scene: args.SceneId, target: args.Target | None = None, against: args.Index | None = None
@@ -348,7 +334,7 @@ class Endpoints(Opening):
         opened = self._scene(scene)
         aim = {} if target is against is None else self._aim(opened, target, against)
         with self._turn(opened, "the contributions to the score", passes_need):
-            return describe_decomposition(ask_view(opened.view, "decompose", **aim))
+            return responses.describe_decomposition(ask_view(opened.view, "decompose", **aim))
 
     def edge(
         self,
@@ -380,17 +366,13 @@ class Endpoints(Opening):
                 ablated, or `null`.
         """
         opened = self._scene(scene)
-        trace = opened.view.trace
-        _check_index("block", block, trace.depth)
-        _check_index("head", head, trace.heads_in(block))
-        for name, token in (("query", query), ("key", key)):
-            _check_index(name, token, trace.count)
-        aim = self._aim(opened, target, against) if isinstance(trace, Trace) or target is not against or cut else {}
+        reads = isinstance(opened.view.trace, Trace) or target is not against or cut
+        aim = self._aim(opened, target, against) if reads else {}
         with self._turn(opened, "the terms of an attention edge", passes_need):
             place = {"block": block, "head": head, "query": query, "key": key}
             if aim.get("target", 0) is None:  # without a classifier
                 aim = {}
-            return describe_edge(ask_view(opened.view, "edge", **place, **aim, cut=cut))
+            return responses.describe_edge(ask_view(opened.view, "edge", **place, **aim, cut=cut))
 
     def sinks(self, scene: args.SceneId) -> dict[str, Any]:
         """Return bright spots (sinks): patches with an outlying norm or an outlying share of attention, by layer.
@@ -407,7 +389,7 @@ class Endpoints(Opening):
         """
         opened = self._scene(scene)
         with self._turn(opened, "bright spots", passes_need):
-            return describe_sinks(opened.view, ask_view(opened.view, "sinks"))
+            return responses.describe_sinks(opened.view, ask_view(opened.view, "sinks"))
 
     def evidence(
         self,
@@ -433,9 +415,7 @@ class Endpoints(Opening):
         """
         opened, about = self._scene(scene), METHODS[METHOD]
         view, aim = opened.view, self._aim(opened, target, against)
-        rows, columns = view.trace.grid
-        if apart and max(apart) >= rows * columns:
-            raise ArgumentError(f"Expected patches below {rows * columns}, got {max(apart)}. Count from 0.")
+        columns = view.trace.grid[1]
         self._check(opened, "small evidence", method_need, about, REMOVAL_PASSES if removes else PASSES)
         with self.jobs.run(Kind.LONG):
             report(_computing(about), self._seconds(opened, about.forwards))
@@ -445,7 +425,7 @@ class Endpoints(Opening):
             answer: dict[str, Any] = {"patches": None, "probability": None, "minimal": True}
             for found in find_set(view.model, view.images, **aim, **options, apart=earlier):
                 self.jobs.give_way(Kind.LONG)
-                answer = describe_evidence(found, columns)
+                answer = responses.describe_evidence(found, columns)
                 count = len(found.patches)
                 report(Phrase("few-patches-so-far", "{0} patches are enough so far", count), **answer)
             return answer
@@ -459,8 +439,6 @@ class Endpoints(Opening):
             token: with a block: the parts of the block for this token, counted from 0, instead of the values.
         """
         view = self._scene(scene).view
-        _check_index("block", block, view.trace.depth)
-        _check_index("token", token, view.trace.count)
         numbers = rooms.load("lecture", "numbers")
         data: bytes
         if block is None:
@@ -499,18 +477,15 @@ class Endpoints(Opening):
         view = opened.view
         rows, columns = view.trace.grid_in(-1)
         count = rows * columns
-        if removed and removed[-1] >= count:
-            raise ArgumentError(f"Expected patches from 0 to {count - 1}, got {removed[-1]}. Change it.")
         if len(removed) == count and not view.trace.prefix:
             raise ArgumentError("Expected at least one patch to read a prediction from, got none. Leave one.")
-        for index in classes or []:
-            _check_index("class", index, len(view.labels))
         drop = [divmod(patch, columns) for patch in removed]
         mode = {} if view.model.removes_patches else {"mode": "blur"}
         aim = {} if target is against is None else self._aim(opened, target, against)
         with self._turn(opened, "an intervention", passes_need):
             change = ask_view(view, "intervene", drop=drop, heads=[tuple(pair) for pair in heads or []], **mode, **aim)
-        return {"classes": describe_change(view, change, classes or ()), **(describe_target(change) if aim else {})}
+        aimed = responses.describe_target(change) if aim else {}
+        return {"classes": responses.describe_change(view, change, classes or ()), **aimed}
 
     def patch(
         self,
@@ -537,13 +512,11 @@ class Endpoints(Opening):
         """
         opened = self._scene(scene)
         view, peer = opened.view, self._other(opened, other).view
-        _check_index("block", block, view.trace.depth)
-        _check_index("head", head, view.trace.heads_in(block))
         aim = self._aim(opened, target, against)
         place: dict[str, Any] = {"blocks": [block]} if head is None else {"heads": [(block, head)]}
         with self._turn(opened, "an intervention", passes_need):
             change = ask_view(view, "patch", other=peer, **place, **aim)
-        return {"classes": describe_change(view, change), **describe_target(change)}
+        return {"classes": responses.describe_change(view, change), **responses.describe_target(change)}
 
     def rearrange(self, scene: args.SceneId, shuffle: args.Index = 0, positions: args.Switch = True) -> dict[str, Any]:
         """Run the model with shuffled patches or without positions, and return probabilities before and after.
@@ -558,7 +531,8 @@ class Endpoints(Opening):
         """
         opened = self._scene(scene)
         with self._turn(opened, "an intervention", passes_need):
-            return describe_rearranged(opened.view, shuffle, positions, partial(ask_view, opened.view, "intervene"))
+            run = partial(ask_view, opened.view, "intervene")
+            return responses.describe_rearranged(opened.view, shuffle, positions, run)
 
     def attention(
         self, scene: args.SceneId, block: args.Index, head: args.Head = "mean", query: args.Token | None = None
@@ -576,14 +550,7 @@ class Endpoints(Opening):
                 "prefix_mass", the share of each prefix token by its name; "title"; and "frame", the box that the
                 patches cover in the photograph, in pixels (left, top, right, bottom).
         """
-        view = self._scene(scene).view
-        trace = view.trace
-        _check_index("block", block, trace.depth)
-        if isinstance(head, int):
-            _check_index("head", head, trace.heads_in(block))
-        rows, columns = trace.grid_in(block)
-        _check_index("token", query, len(trace.prefix) + rows * columns)
-        heatmap = view.attention(block, head, "mean" if query == -1 else query)
+        heatmap = self._scene(scene).view.attention(block, head, "mean" if query == -1 else query)
         return {
             "title": heatmap.title,
             "values": heatmap.values.tolist(),
@@ -656,6 +623,8 @@ class Endpoints(Opening):
 
         def compute() -> Any:
             try:
+                if scene is not None:
+                    _check_places(self._scene(scene).view, checked)
                 large = declared.light and self._is_large(scene)  # now that the scene is open
                 with self.jobs.run(Kind.SHORT) if large else nullcontext():
                     return method(**checked)
@@ -667,10 +636,10 @@ class Endpoints(Opening):
 
     @contextmanager
     def _turn(
-        self, scene: OpenScene, title: str, need: Callable[..., Need], *facts: Any, slow: bool = False
+        self, scene: OpenScene, title: str, estimate: Estimate, *facts: Any, slow: bool = False
     ) -> Iterator[None]:
         """Check that a question fits (see `_check`), then wait for its turn, with the long ones if slow or large."""
-        self._check(scene, title, need, *facts)
+        self._check(scene, title, estimate, *facts)
         own = self._load(scene.model).explorer.preprocess
         large = is_large(scene.view.model.config, own, _patches(scene.view))
         with self.jobs.run(Kind.LONG if slow or large else Kind.SHORT):
@@ -698,7 +667,8 @@ class Endpoints(Opening):
         if target is not None or against is not None:
             check_classifier(view.model, "a class")
         for index in (target, against):
-            _check_index("class", index, len(view.labels))
+            if index is not None:
+                _check_index("class", index, len(view.labels))
         if target is None and view.names_classes:
             target = view.best(1)[0]
         if against is not None and against == target:
@@ -731,24 +701,16 @@ class Endpoints(Opening):
         def compute() -> Any:
             began = time.perf_counter()
             heatmap: Heatmap = ask_view(scene.view, "explain", method=method, **aim)
-            return heatmap.values, describe_map(heatmap, time.perf_counter() - began)
+            return heatmap.values, responses.describe_map(heatmap, time.perf_counter() - began)
 
         values, described = self.cache.answer((scene.id, f"map {method.name} {_digest(aim)}"), compute)
         return values, described
 
-    def _check(self, scene: OpenScene, title: str, need: Callable[..., Need], *facts: Any) -> None:
-        """Check that a question about a scene fits into memory and time, see `sizes.check_question`.
-
-        Args:
-            scene: the scene in question.
-            title: the question's title.
-            need: one of the estimates of `sizes`.
-            facts: further arguments of the estimate.
-        """
+    def _check(self, scene: OpenScene, title: str, estimate: Estimate, *facts: Any) -> None:
+        """Check that a question about a scene fits into memory and time, see `sizes.check_fits`."""
         view, own = scene.view, self._load(scene.model).explorer.preprocess
-        config, itemsize = view.model.config, next(view.model.parameters()).dtype.itemsize
-        tokens, estimate = view.trace.count, need(config, itemsize, *facts)
-        check_question(config, title, estimate, view.photo.size, own, tokens, self.menu.settings)
+        patches = view.trace.count - len(view.model.config.prefix)
+        check_fits(view.model, own, title, view.photo.size, patches, self.menu.settings, estimate, *facts)
 
     def _seconds(self, scene: OpenScene, passes: float) -> float:
         """Estimate how many seconds a number of forward passes takes."""
@@ -769,9 +731,28 @@ def _computing(method: Method) -> str:
     return Phrase("computing", "Computing {0}", method.title)
 
 
-def _check_index(name: str, index: int | None, count: int) -> None:
-    if index is not None and index >= count:
-        raise ArgumentError(f"Expected a {name} from 0 to {count - 1}, got {index}. Choose one of them.")
+def _check_places(view: View, arguments: Mapping[str, Any]) -> None:
+    """Check that a photograph has the blocks, heads, tokens, patches and classes that arguments of its question name.
+
+    Raises:
+        ArgumentError: for the first that it lacks.
+    """
+    trace, block = view.trace, arguments.get("block")
+    if block is not None:
+        _check_index("block", block, trace.depth)
+    tokens = len(trace.prefix) + math.prod(trace.grid_in(-1 if block is None else block))
+    counts = {"token": tokens, "query": tokens, "key": tokens, "classes": len(view.labels)}
+    counts |= {"head": 0 if block is None else trace.heads_in(block)}
+    counts |= {"patches": math.prod(trace.grid_in(-1)), "apart": math.prod(trace.grid)}
+    for name, value in arguments.items():
+        for index in value if isinstance(value, list) else [value]:
+            if name in counts and isinstance(index, int):
+                _check_index(name, index, counts[name])
+
+
+def _check_index(name: str, index: int, count: int) -> None:
+    if index >= count:
+        raise ArgumentError(f"Expected a number from 0 to {count - 1} as the {name}, got {index}. Choose one of them.")
 
 
 def _patches(view: View) -> int:

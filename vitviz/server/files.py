@@ -13,7 +13,6 @@ import brotli
 from PIL import Image
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from vitviz.phrases import with_phrases
 from vitviz.server.bodies import Refused
@@ -90,16 +89,12 @@ class PageFiles:
                 for name, text in bundle.parts(bundle.ENTRY, lecture=lecture).items()
             },
         }  # fmt: skip
-        self.template = bundle.template(**first_view(opened.view, opened.scene, photo))
+        self.template = bundle.template(**first_view(opened.scene, photo))
         self.style = bundle.whole_style(font)
         script = f"{bundle.script(bundle.ENTRY)}vitvizExplorer.given = {json.dumps(given)};\n"
         self.script = f"{bundle.loading()}load(element, {json.dumps(self._keep('page.js', script.encode()))});"
 
-    def route(self) -> Route:
-        """Return the route of the files."""
-        return Route(f"/{FOLDER}/{{name}}", self._file, methods=["GET"])
-
-    async def _file(self, request: Request) -> Response:
+    async def serve(self, request: Request) -> Response:
         """Return a file of the page."""
         name = request.path_params["name"]
         if name not in self._files:

@@ -11,7 +11,6 @@ from typing import IO, Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
 from starlette.types import Scope
 
 from vitviz import __version__
@@ -25,13 +24,9 @@ GRADIO = r"gradio_api/(file|call/(v2/)?[a-z]+|[a-z_-]+(/[a-z]+)?)"
 KNOWN = re.compile(rf"/(vitviz/[a-z]+|healthz|config|{GRADIO})\b|/$")
 
 
-def health_route(endpoints: Endpoints) -> Route:
-    """Return the route `/healthz`, which answers without running the model."""
-
-    async def healthz(_request: Request) -> JSONResponse:
-        return JSONResponse(health(endpoints), headers={"cache-control": "no-store"})
-
-    return Route("/healthz", healthz, methods=["GET"])
+async def healthz(endpoints: Endpoints, _request: Request) -> JSONResponse:
+    """Return the server's state without running the model."""
+    return JSONResponse(health(endpoints), headers={"cache-control": "no-store"})
 
 
 def health(endpoints: Endpoints) -> dict[str, Any]:
@@ -52,7 +47,7 @@ def health(endpoints: Endpoints) -> dict[str, Any]:
         "queue": {
             "waiting": jobs.waiting,
             "most": jobs.most,
-            "seconds": round(jobs.seconds(Kind.PHOTO), 1),
+            "seconds": round(jobs.ahead(Kind.PHOTO)[1], 1),
         },
         "scenes": {
             "bytes": cache.used,

@@ -1,10 +1,11 @@
 """Compute each question once, in the order of a priority semaphore: photographs, short questions, long ones.
 
 Requests for the same answer join one job, which stops when none of them waits any longer. Parallel forward passes need
-more memory and finish no sooner, so one job of each kind runs at a time. Between two calls of PyTorch, a job pauses
-while a more urgent one runs, up to a limit, after which both run at once. Addresses take turns: sixty requests from one
-address delay another address by one job. Photographs are decoded first, two at a time, in a separate lane. The numbers
-of jobs that wait or run are limited, in total and of one address, with separate limits for long ones.
+more memory and finish no sooner, so one job of each kind runs at a time; of photographs two, because one is decoded in
+another process while the model runs on the other. Between two calls of PyTorch, a job pauses while a more urgent one
+runs, up to a limit, after which both run at once. Addresses take turns: sixty requests from one address delay another
+address by one job. The numbers of jobs that wait or run are limited, in total and of one address, with separate limits
+for long ones.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -42,15 +43,14 @@ SPARE_THREADS = 16  # threads in addition to one for each place; most threads on
 class Kind(IntEnum):
     """Kind of a computation, the most urgent first."""
 
-    DECODE = -1  # decodes a photograph in a separate process
-    PHOTO = 0  # runs the model on a photograph
+    PHOTO = 0  # decodes a photograph, and runs the model on it
     SHORT = 1  # takes up to a few seconds
     LONG = 2
 
 
-AT_ONCE = {Kind.DECODE: WORKERS}  # other kinds run one at a time
+AT_ONCE = {Kind.PHOTO: WORKERS, Kind.SHORT: 1, Kind.LONG: 1}
 # Seconds by which pauses may exceed the running time, so that every job finishes.
-MAX_PAUSE = {Kind.DECODE: 0.0, Kind.PHOTO: 0.0, Kind.SHORT: 2.0, Kind.LONG: 20.0}
+MAX_PAUSE = {Kind.PHOTO: 0.0, Kind.SHORT: 2.0, Kind.LONG: 20.0}
 
 
 class Cancelled(Exception):
@@ -115,8 +115,8 @@ def check_cancelled() -> None:
 class Lane:
     """Waiting jobs of one kind in order of arrival, and times of those that ran."""
 
-    def __init__(self) -> None:
-        self.waiting = list[Job]()
+    def __init__(self, at_once: int) -> None:
+        self.at_once, self.waiting = at_once, list[Job]()
         self.turns = Counter[str]()  # how often each address had its turn while any job waits
         self.running, self.began = 0, 0.0  # number of running jobs, and start of the latest
         self.times = deque[float](maxlen=RECENT)
@@ -146,13 +146,13 @@ class Lane:
         if not self.waiting:
             self.turns.clear()
 
-    def mean(self) -> float:
-        """Return the mean time of the latest jobs in seconds; 1 before the first.
+    def seconds(self, jobs: int) -> float:
+        """Estimate how long a number of jobs takes, from the mean time of the latest; one takes 1 s before the first.
 
-        If the running job has already taken longer, return its time so far.
+        If the running job has already taken longer, use its time so far.
         """
         mean = sum(self.times) / len(self.times) if self.times else 1.0
-        return max(mean, time.monotonic() - self.began) if self.running else mean
+        return jobs / self.at_once * (max(mean, time.monotonic() - self.began) if self.running else mean)
 
 
 class Jobs:
@@ -165,7 +165,7 @@ class Jobs:
     def __init__(self, most: int = Settings().places) -> None:
         self.most = most
         self._open: dict[Hashable, Job] = {}  # unfinished jobs by question
-        self._lanes = {kind: Lane() for kind in Kind}
+        self._lanes = {kind: Lane(AT_ONCE[kind]) for kind in Kind}
         self._changed = threading.Condition()
         self._places = {False: Counter[str](), True: Counter[str]()}  # by whether it is long: jobs of each address
         self._light = ThreadPoolExecutor(LIGHT_THREADS, thread_name_prefix="light")
@@ -224,19 +224,15 @@ class Jobs:
     # Turns
 
     @contextmanager
-    def run(self, kind: Kind, placed: bool = False) -> Iterator[None]:
+    def run(self, kind: Kind) -> Iterator[None]:
         """Wait for a turn of the current job, and run the body of the `with` statement.
-
-        Args:
-            kind: kind of the computation.
-            placed: whether the job already has a place.
 
         Raises:
             BusyError: if too many jobs wait, in total or from this address.
             Cancelled: if no request waits for the job.
         """
         lane, job = self._lanes[kind], current.get()
-        with nullcontext() if placed else self._place(kind, job.address):
+        with self._place(kind, job.address):
             self._wait(kind, job)
             began = time.monotonic()
             try:
@@ -264,7 +260,7 @@ class Jobs:
 
     def urgent(self, kind: Kind) -> bool:
         """Return whether a more urgent job is running or waiting."""
-        return any(self._lanes[other] for other in (Kind.PHOTO, Kind.SHORT) if other < kind)
+        return any(self._lanes[other] for other in Kind if other < kind)
 
     def pause(self, kind: Kind, most: float) -> float:
         """Wait while a more urgent job runs, for at most `most` seconds; return the seconds that passed."""
@@ -296,7 +292,7 @@ class Jobs:
                     del places[address]
 
     def _busy(self) -> BusyError:
-        return BusyError(sum(lane.mean() * len(lane.waiting) for lane in self._lanes.values()))
+        return BusyError(self.ahead(Kind.LONG)[1])
 
     def _wait(self, kind: Kind, job: Job) -> None:
         """Wait until a job of this kind may run, and count it as running."""
@@ -305,7 +301,7 @@ class Jobs:
             lane.add(job)
             try:
                 while (
-                    lane.running >= AT_ONCE.get(kind, 1)
+                    lane.running >= lane.at_once
                     or lane.order()[0] is not job
                     or (self.urgent(kind) and time.monotonic() - began < MAX_PAUSE[kind])
                 ):
@@ -330,21 +326,14 @@ class Jobs:
         with self._changed:
             return sum(len(lane.waiting) for lane in self._lanes.values())
 
-    @property
-    def idle(self) -> bool:
-        """Return whether no job waits or runs."""
-        with self._changed:
-            return not any(self._lanes.values())
+    def ahead(self, kind: Kind, behind: int = 0) -> tuple[int, float]:
+        """Return the number of jobs that a new one would wait for, and their estimated seconds.
 
-    def ahead(self, kind: Kind) -> int:
-        """Return how many jobs a new one would wait for."""
+        `behind` of the jobs of the same kind are left out, because they run later.
+        """
         with self._changed:
-            return self._ahead(kind).total()
-
-    def seconds(self, kind: Kind) -> float:
-        """Estimate how many seconds a new job would wait."""
-        with self._changed:
-            return self._duration(self._ahead(kind))
+            counts = {other: len(self._lanes[other]) - behind * (other == kind) for other in Kind if other <= kind}
+            return sum(counts.values()), sum(self._lanes[other].seconds(count) for other, count in counts.items())
 
     def place(self, job: Job) -> tuple[int, float] | None:
         """Return the number of jobs ahead of a waiting one, and their estimated seconds; `None` if it does not wait."""
@@ -352,23 +341,8 @@ class Jobs:
             kind = next((kind for kind, lane in self._lanes.items() if job in lane.waiting), None)
             if kind is None:
                 return None
-            ahead, order = self._ahead(kind), self._lanes[kind].order()
-            behind = len(order) - order.index(job)
-            if kind is Kind.PHOTO:
-                behind += len(self._lanes[Kind.DECODE].waiting)
-            ahead[max(kind, Kind.PHOTO)] -= behind
-            return ahead.total(), self._duration(ahead)
-
-    def _ahead(self, kind: Kind) -> Counter[Kind]:
-        """Count the jobs that a new one would wait for; photographs to be decoded count as photographs."""
-        kinds = [Kind(number) for number in range(max(kind, Kind.PHOTO) + 1)]
-        ahead = Counter({kind: len(self._lanes[kind]) for kind in kinds})
-        ahead[Kind.PHOTO] += len(self._lanes[Kind.DECODE].waiting)
-        return ahead
-
-    def _duration(self, jobs: Counter[Kind]) -> float:
-        """Estimate how many seconds jobs take."""
-        return sum(self._lanes[kind].mean() * number for kind, number in jobs.items())
+            order = self._lanes[kind].order()
+            return self.ahead(kind, behind=len(order) - order.index(job))
 
 
 class _GiveWay(TorchFunctionMode):

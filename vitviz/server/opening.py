@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import asdict
-from typing import Any
-
-from PIL import Image
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 
 from vitviz.errors import VitvizError
 from vitviz.explorer import Explorer
@@ -18,13 +17,13 @@ from vitviz.formatting import counted, describe_bytes
 from vitviz.images.decoding import decode_apart
 from vitviz.model.devices import return_freed_memory
 from vitviz.phrases import Phrase
+from vitviz.server import sizes
 from vitviz.server.arguments import ArgumentError, quote
 from vitviz.server.gpu import open_view
 from vitviz.server.jobs import BusyError, Jobs, Kind, check_cancelled, current, report
 from vitviz.server.menu import LargerModels, Menu
 from vitviz.server.models import Loaded, Models
 from vitviz.server.scenes import OPEN, Cache, OpenScene, UnknownScene, picture_bytes, scene_id
-from vitviz.server.sizes import USUAL, Pace, Size, check_fits, cost, faster, fits_in_memory, is_large, largest, sizes
 from vitviz.server.uploads import Uploads
 from vitviz.settings import SHARPER_SECONDS, is_loopback
 from vitviz.view import View
@@ -36,6 +35,7 @@ TRIM_EVERY = 5.0  # seconds between returns of freed memory, because the kernel 
 TOWERS = 2.5  # memory of both towers relative to the image tower: 2.2 for SigLIP B/16
 DECODING = 150_000_000  # bytes of a large photograph and of its copy from the process that decodes it
 READING = Phrase("reading-the-text", "Reading the text")  # progress message
+MODEL = Phrase("the-model", "the model")  # in the error of a photograph that is too large
 REPAIRING = Phrase("repairing", "Running the model with a register")
 LIGHT_TOKENS = 1_400  # with more tokens, questions declared as light take longer than a few milliseconds
 
@@ -64,8 +64,9 @@ class Opening:
         self.menu, self.examples = menu, list(examples() if photographs is None else photographs)
         self.jobs, self.cache = Jobs(menu.settings.places), Cache(menu.settings.scene_memory)
         self.uploads = Uploads(self.cache)
-        self._paces: dict[str, Pace] = {}
+        self._paces: dict[str, sizes.Pace] = {}
         self._text_source = ""  # of the text tower loaded last, which stays in memory
+        self._forward = threading.Lock()  # held while the model runs on a photograph
         self._trimmed = time.monotonic()  # when freed memory was last returned
         self._larger = LargerModels(menu)
         self.loaded = self._models()
@@ -92,8 +93,8 @@ class Opening:
         loaded = self._load(source)
         name = scene_id(data, loaded.fingerprint, size, self.menu.settings.secret, texts, registers)
         scene: OpenScene | None = self.cache.get((name, OPEN))
-        if scene is None and ahead and not self.jobs.idle:
-            raise BusyError(self.jobs.seconds(Kind.PHOTO))
+        if scene is None and ahead and self.jobs.ahead(Kind.LONG)[0]:
+            raise BusyError(self.jobs.ahead(Kind.PHOTO)[1])
         if scene is None and texts:
             plain = self.open_scene(photo, image, model, size, ahead, None, registers)
             return self._classify_texts(name, plain, texts)
@@ -175,47 +176,45 @@ class Opening:
         self, name: str, data: bytes, example: Example | None, source: str, explorer: Explorer, size: int | None
     ) -> OpenScene:
         config, limit = explorer.model.config, self.menu.settings.side
-        most = largest(config, limit)
+        most = sizes.largest(config, limit)
         if size is not None and size > most:
             raise ArgumentError(f"Expected an input of at most {most} pixels for this model, got {size}. Choose fewer.")
-        patches, seconds = cost(config, explorer.preprocess, USUAL, self._paces.get(source), size)
-        check_fits(explorer, USUAL, size, self.menu.settings)
+        patches, seconds = sizes.cost(config, explorer.preprocess, sizes.USUAL, self._paces.get(source), size)
+        self._check_opens(explorer, sizes.USUAL, size)
         running = Phrase("running-the-model", "Running the model on {0} patches", f"{patches:,}")
 
-        def decode_photo() -> Image.Image:
+        large = sizes.is_large(config, explorer.preprocess, patches)  # pauses for other visitors' photographs
+        with self.jobs.run(Kind.LONG if large else Kind.PHOTO):
             report(Phrase("opening-the-photograph", "Opening the photograph"))
             with self.cache.reserve(DECODING):
-                return decode_apart(data, check=check_cancelled, trusted=is_loopback(current.get().address))
-
-        if is_large(config, explorer.preprocess, patches):  # pauses for other visitors' photographs
-            with self.jobs.run(Kind.LONG):
-                with self.jobs.run(Kind.DECODE, placed=True):
-                    picture = decode_photo()
+                picture = decode_apart(data, check=check_cancelled, trusted=is_loopback(current.get().address))
+            with self.cache.reserve(picture_bytes(picture)), nullcontext() if large else self._forward:
                 report(running, seconds)
-                view = self._view(explorer, picture, size)
-        else:
-            with self.jobs.run(Kind.DECODE):  # held until the end, to limit the number of decoded pictures
-                picture = decode_photo()
-                with self.cache.reserve(picture_bytes(picture)), self.jobs.run(Kind.PHOTO, placed=True):
-                    report(running, seconds)
-                    view = self._view(explorer, picture, size)
-        pace = self._paces[source] = faster(view, self._paces.get(source))
-        fits = fits_in_memory(explorer, self.menu.settings)
-        choices_of_size = sizes(config, explorer.preprocess, view.photo.size, pace, limit, fits)
-        scene = Scene.of(
+                self._check_opens(explorer, picture.size, size)  # its shape may change the patches
+                view = open_view(explorer, picture, size)
+        pace = self._paces[source] = sizes.faster(view, self._paces.get(source))
+        fits = sizes.limit_of(explorer.model, self.menu.settings, sizes.open_need)
+        choices_of_size = sizes.sizes(config, explorer.preprocess, view.photo.size, pace, limit, fits)
+        scene = Scene(
             view,
-            caveat=example.caveat(view) if example else "",
+            note=example.caveat(view) if example else "",
             image=example.name if example else None,
             own=None if example else hashlib.sha256(data).hexdigest()[:32],
             model=source,
             size=size,
             sizes=[{**asdict(choice), "ahead": self._is_quick(choice)} for choice in choices_of_size],
         )
-        opened = self._keep(OpenScene(name, view, source, scene, scene.manifest(name)), explorer)
+        opened = self._keep(OpenScene(name, scene), explorer)
         if time.monotonic() - self._trimmed > TRIM_EVERY:
             self._trimmed = time.monotonic()
             return_freed_memory()
         return opened
+
+    def _check_opens(self, explorer: Explorer, photo: tuple[int, int], size: int | None) -> None:
+        """Check that a photograph of this (width, height) can be opened at an input size, see `check_fits`."""
+        model, own = explorer.model, explorer.preprocess
+        patches = sizes.most_patches(model.config, own, photo, size)
+        sizes.check_fits(model, own, MODEL, photo, patches, self.menu.settings, sizes.open_need)
 
     def _keep(self, opened: OpenScene, explorer: Explorer) -> OpenScene:
         """Cache a scene, unless its model has been evicted: the scene would keep the model in memory."""
@@ -232,19 +231,16 @@ class Opening:
 
     def _repair(self, name: str, opened: OpenScene, registers: int) -> OpenScene:
         """Return a scene of the same photograph whose model has test-time registers, see `View.repair`."""
-        check_fits(self._load(opened.model).explorer, opened.view.photo.size, opened.scene.size, self.menu.settings)
-        with self.jobs.run(Kind.PHOTO):
+        self._check_opens(self._load(opened.model).explorer, opened.view.photo.size, opened.scene.size)
+        with self.jobs.run(Kind.PHOTO), self._forward:
             report(REPAIRING)
             title = f"{opened.scene.title} + {counted(registers, 'register')}"
             return self._derived(name, opened, opened.view.repair(registers), title)
 
     def _derived(self, name: str, opened: OpenScene, view: View, title: str) -> OpenScene:
         """Return a scene with another view of an open photograph."""
-        plain = opened.scene
-        source: dict[str, Any] = {"image": plain.image, "own": plain.own, "model": plain.model, "size": plain.size}
-        scene = Scene.of(view, title=title, sizes=plain.sizes, **source)
-        explorer = self._load(opened.model).explorer
-        return self._keep(OpenScene(name, view, opened.model, scene, scene.manifest(name)), explorer)
+        scene = replace(opened.scene, view=view, title=title, note="")
+        return self._keep(OpenScene(name, scene), self._load(opened.model).explorer)
 
     def load_text_tower(self, opened: OpenScene) -> None:
         """Load the text tower of a scene's model, unless it is loaded.
@@ -270,13 +266,9 @@ class Opening:
                 raise ArgumentError(str(error).replace(place, title) if place else str(error)) from error
         self._text_source = model.text_source
 
-    def _is_quick(self, size: Size) -> bool:
+    def _is_quick(self, size: sizes.Size) -> bool:
         """Return whether the page may open a photograph at this size before the visitor asks for it."""
         return self.menu.settings.sharper and size.size is not None and 0 < (size.seconds or 0) <= SHARPER_SECONDS
-
-    def _view(self, explorer: Explorer, picture: Image.Image, size: int | None) -> View:
-        check_fits(explorer, picture.size, size, self.menu.settings)  # the number of patches may depend on the shape
-        return open_view(explorer, picture, size)
 
     def _scene(self, name: str) -> OpenScene:
         scene: OpenScene | None = self.cache.get((name, OPEN))

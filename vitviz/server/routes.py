@@ -17,16 +17,15 @@ import shutil
 import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import Future
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import anyio
+from starlette.background import BackgroundTask
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from vitviz.errors import VitvizError
 from vitviz.model.memory import is_out_of_memory
@@ -177,7 +176,7 @@ def is_question(name: str) -> bool:
 
 
 class Questions:
-    """Answer the page's requests, as an ASGI application.
+    """Answer the page's requests.
 
     Args:
         endpoints: compute the answers.
@@ -186,28 +185,20 @@ class Questions:
     def __init__(self, endpoints: Endpoints) -> None:
         self.endpoints, self._unread = endpoints, Transfers(endpoints.cache)
 
-    def route(self) -> Route:
-        """Return the route that serves all questions."""
-        return Route("/vitviz/{name}", self, methods=["POST"])
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; cancel it if its client disconnects."""
-        request, client = Request(scope, receive), address(scope)
-        identify(scope)
-        name = str(scope["path_params"]["name"])
+    async def answer(self, request: Request) -> Response:
+        """Answer one question; it is cancelled if its client disconnects."""
+        client, name = address(request.scope), str(request.path_params["name"])
+        identify(request.scope)
         if not is_question(name):
             known = ", ".join(filter(is_question, QUESTIONS))
             raise Refused(404, f"Expected one of {known}; got {quote(name)}.")
         answers = await (self._checkpoint(request) if name == "checkpoint" else self._lines(name, request, client))
-        answering = asyncio.create_task(self._stream(answers, client, send, scope.get(OUTCOME, {})))
-        leaving = asyncio.create_task(_left(receive))
-        try:
-            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            leaving.cancel()
-            answering.cancel()
-            with suppress(asyncio.CancelledError):
-                await answering
+        body = self._stream(answers, client, request.scope.get(OUTCOME, {}))
+
+        async def close() -> None:  # also if the client disconnects
+            await body.aclose()
+
+        return StreamingResponse(body, headers=HEADERS, background=BackgroundTask(close))
 
     async def _lines(self, name: str, request: Request, client: str) -> AsyncGenerator[Line, None]:
         """Answer the question of a form."""
@@ -224,9 +215,10 @@ class Questions:
         source = json_value("source", fields["source"]) if "source" in fields else None
         return lines(self.endpoints, name, ask, client, source, photo)
 
-    async def _stream(self, answers: AsyncGenerator[Line, None], client: str, send: Send, outcome: Line) -> None:
-        """Send the lines of an answer, and record its outcome."""
-        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+    async def _stream(
+        self, answers: AsyncGenerator[Line, None], client: str, outcome: Line
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the lines of an answer, and record its outcome."""
         outcome["outcome"] = "left"
         async with aclosing(answers):
             async for line in answers:
@@ -237,11 +229,10 @@ class Questions:
                     found = data if fits else b""
                 if "progress" not in line:
                     outcome["outcome"] = line["error"]["kind"] if "error" in line else "answered"
-                await send(_part(_encoded(line)))
+                yield _encoded(line)
                 with self._unread.hold(client, len(found)):
                     for start in range(0, len(found), PIECE):
-                        await send(_part(found[start : start + PIECE]))
-        await send({"type": "http.response.body", "body": b""})
+                        yield found[start : start + PIECE]
 
     async def _checkpoint(self, request: Request) -> AsyncGenerator[Line, None]:
         """Keep an uploaded checkpoint, and return its source."""
@@ -264,21 +255,17 @@ class Questions:
 
         return kept()
 
-    def upload_route(self) -> Route:
-        """Return the route that replaces Gradio's for photographs of API clients, which stay in memory."""
-
-        async def upload(request: Request) -> Response:
-            form = await read_form(request)
-            try:
-                if not isinstance(file := form.get("files"), UploadFile):
-                    raise Refused(400, "Expected one file per request, in the field files. Send one.")
-                return JSONResponse([self.endpoints.uploads.add(await file.read())])
-            except UploadError as error:
-                raise Refused(415, str(error)) from error
-            finally:
-                await form.close()
-
-        return Route("/gradio_api/upload", upload, methods=["POST"])
+    async def upload(self, request: Request) -> Response:
+        """Keep a photograph of an API client in memory; Gradio's own route would write it to disk."""
+        form = await read_form(request)
+        try:
+            if not isinstance(file := form.get("files"), UploadFile):
+                raise Refused(400, "Expected one file per request, in the field files. Send one.")
+            return JSONResponse([self.endpoints.uploads.add(await file.read())])
+        except UploadError as error:
+            raise Refused(415, str(error)) from error
+        finally:
+            await form.close()
 
 
 def is_own(request: Request) -> bool:
@@ -317,22 +304,12 @@ def _encoded(line: Line) -> bytes:
         return json.dumps(with_phrases(NOT_FINITE)).encode() + b"\n"
 
 
-def _part(body: bytes) -> Message:
-    return {"type": "http.response.body", "body": body, "more_body": True}
-
-
-async def _left(receive: Receive) -> None:
-    """Return when the client has closed the connection."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 UNREAD = "Busy: too many answers to this address are waiting to be read. Try again in {0} s."
 BUSY = {"kind": "busy", "text": Phrase("busy-reading", UNREAD, f"{RETRY:.0f}"), "seconds": RETRY}
 TOO_LARGE = "The answer has numbers that are too large to represent. Choose another target."
 NOT_FINITE = {"error": {"kind": "failed", "text": Phrase("not-finite", TOO_LARGE)}}
-HEADERS = [
-    (b"content-type", b"application/octet-stream"),
-    (b"cache-control", b"no-store, no-transform"),
-    (b"x-accel-buffering", b"no"),  # otherwise nginx would buffer the progress lines
-]
+HEADERS = {
+    "content-type": "application/octet-stream",
+    "cache-control": "no-store, no-transform",
+    "x-accel-buffering": "no",  # otherwise nginx would buffer the progress lines
+}

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -45,27 +46,32 @@ class OpenScene:
 
     Args:
         id: hash of photograph, model, input size, texts as classes, and test-time registers.
-        view: view of the photograph.
-        model: the model's source.
-        scene: content of a saved page.
-        manifest: data for the page, see `vitviz.web.scene`.
+        scene: its view, and what a page shows with it.
     """
 
     id: str
-    view: View
-    model: str
     scene: Scene
-    manifest: dict[str, Any]
+
+    @property
+    def view(self) -> View:
+        """Return the view of the photograph."""
+        return self.scene.view
+
+    @property
+    def model(self) -> str:
+        """Return the model's source."""
+        return self.scene.model
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """Return data for the page, see `vitviz.web.scene`."""
+        return self.scene.manifest(self.id)
 
     @property
     def nbytes(self) -> int:
         """Return the bytes of the scene and its pictures."""
-        pictures = {id(image): image for image in (self.view.photo, self.scene.picture[0], self.scene.seen)}
-        return (
-            sum(picture_bytes(image) for image in pictures.values() if image is not None)
-            + self.view.nbytes
-            + size_of(self.manifest)
-        )
+        pictures = {id(image): image for image in (self.view.photo, self.scene.picture[0])}
+        return sum(map(picture_bytes, pictures.values())) + self.view.nbytes + size_of(self.manifest)
 
 
 class Cache:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,10 +13,10 @@ from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.attribution.inputs import Method
 from vitviz.attribution.registry import METHODS
 from vitviz.errors import VitvizError
-from vitviz.explorer import Explorer
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.memory import forward_bytes, kept_bytes
+from vitviz.model.vit import ViT
 from vitviz.phrases import Phrase
 from vitviz.settings import GIGABYTE, Settings
 from vitviz.view import View
@@ -151,104 +152,52 @@ def is_large(config: ViTConfig, own: Preprocess, patches: int) -> bool:
     return work(config, patches + prefix) > LARGE * work(config, usual + prefix)
 
 
-def fits_in_memory(explorer: Explorer, allowed: Settings) -> Callable[[int], bool]:
-    """Return a function that checks whether a photograph with a number of patches can be opened.
+class Need(NamedTuple):
+    """What a computation needs: peak memory in bytes, work in forward passes, and bytes of the scene that it keeps."""
 
-    The forward pass must fit into the memory for one question, and its trace into the scene memory.
-
-    Args:
-        explorer: explorer of the model.
-        allowed: the operator's settings.
-    """
-    config = explorer.model.config
-    itemsize = next(explorer.model.parameters()).dtype.itemsize
-
-    def fits(patches: int) -> bool:
-        tokens = patches + len(config.prefix)
-        scene_bytes = kept_bytes(config, tokens, itemsize=itemsize)
-        scene_bytes += patches * config.channels * config.patch_size**2 * itemsize
-        return (
-            patches <= MAX_PATCHES
-            and forward_bytes(config, tokens, itemsize=itemsize) <= allowed.question_memory
-            and scene_bytes <= SHARE_OF_SCENE * allowed.scene_memory
-        )
-
-    return fits
+    memory: int
+    passes: float = 1.0
+    kept: int = 0
 
 
-def check_fits(explorer: Explorer, photo: tuple[int, int], size: int | None, allowed: Settings) -> None:
-    """Check that a photograph can be opened at an input size: number of patches, memory of forward pass and trace.
-
-    Args:
-        explorer: explorer of the model.
-        photo: the photograph's (width, height) in any unit.
-        size: input size in pixels; `None` for the model's own.
-        allowed: the operator's settings.
-
-    Raises:
-        TooLargeError: if it cannot; the message and `size` give the largest possible size.
-    """
-    config, own = explorer.model.config, explorer.preprocess
-    fits, patches = fits_in_memory(explorer, allowed), most_patches(config, own, photo, size)
-    if fits(patches):
-        return
-    best = largest_that_fits(config, own, photo, allowed.side, fits)
-    itemsize = next(explorer.model.parameters()).dtype.itemsize
-    need = forward_bytes(config, patches + len(config.prefix), itemsize=itemsize) / GIGABYTE
-    text = "Expected an input of at most {0} patches that fits into memory, got {1}, which take about {2} GB. "
-    values = (f"{MAX_PATCHES:,}", f"{patches:,}", f"{need:.1f}")
-    if best is None:
-        raise TooLargeError(Phrase("input-too-large", text + "Choose another model.", *values), best)
-    raise TooLargeError(Phrase("input-too-large-at", text + "Choose at most {3} pixels.", *values, best), best)
+Estimate = Callable[..., Need]
+"""Function of a model's configuration, the bytes per number, the number of patches, and facts about the question."""
 
 
-Need = Callable[[int], tuple[int, float]]
-"""Function that maps a number of patches to peak memory in bytes and work in forward passes over these patches."""
+def open_need(config: ViTConfig, itemsize: int, patches: int) -> Need:
+    """Return the `Need` of opening a photograph: a forward pass, whose trace is kept."""
+    tokens = patches + len(config.prefix)
+    kept = kept_bytes(config, tokens, itemsize=itemsize) + patches * config.channels * config.patch_size**2 * itemsize
+    return Need(forward_bytes(config, tokens, itemsize=itemsize), kept=kept)
 
 
-def passes_need(config: ViTConfig, itemsize: int, passes: float = 1.0) -> Need:
+def passes_need(config: ViTConfig, itemsize: int, patches: int, passes: float = 1.0) -> Need:
     """Return the `Need` of a question that runs the model `passes` times in sequence."""
-
-    def need(patches: int) -> tuple[int, float]:
-        return forward_bytes(config, patches + len(config.prefix), itemsize=itemsize), passes
-
-    return need
+    return Need(forward_bytes(config, patches + len(config.prefix), itemsize=itemsize), passes)
 
 
-def method_need(config: ViTConfig, itemsize: int, method: Method, more: float = 0.0) -> Need:
+def method_need(config: ViTConfig, itemsize: int, patches: int, method: Method, more: float = 0.0) -> Need:
     """Return the `Need` of an attribution method followed by `more` forward passes."""
-
-    def need(patches: int) -> tuple[int, float]:
-        memory = question_bytes(config, method, patches + len(config.prefix), itemsize)
-        return memory, method.passes(patches) + more
-
-    return need
+    memory = question_bytes(config, method, patches + len(config.prefix), itemsize)
+    return Need(memory, method.passes(patches) + more)
 
 
-def heads_need(config: ViTConfig, itemsize: int, names: Collection[str]) -> Need:
+def heads_need(config: ViTConfig, itemsize: int, patches: int, names: Collection[str]) -> Need:
     """Return the `Need` of head statistics; for each head, ablations run the model from that head's block on."""
     ablates = any(STATISTICS[name].reads == "model" for name in names if name != "gradient")
-    passes = config.depth * config.heads / 2 * ablates + 3.0 * ("gradient" in names)
-    run = passes_need(config, itemsize, passes)
-
-    def need(patches: int) -> tuple[int, float]:
-        graph = BLOCK_GRAPH * (patches + len(config.prefix)) * config.width * itemsize
-        return run(patches)[0] + graph * ("gradient" in names), passes
-
-    return need
+    tokens, has_gradient = patches + len(config.prefix), "gradient" in names
+    graph = BLOCK_GRAPH * tokens * config.width * itemsize * has_gradient
+    passes = config.depth * config.heads / 2 * ablates + 3.0 * has_gradient
+    return Need(forward_bytes(config, tokens, itemsize=itemsize) + graph, passes)
 
 
-def layers_need(config: ViTConfig, itemsize: int) -> Need:
+def layers_need(config: ViTConfig, itemsize: int, patches: int) -> Need:
     """Return the `Need` of principal components and of the logit lens, which classifies each patch after each block."""
-
-    def need(patches: int) -> tuple[int, float]:
-        tokens, width, pools = patches + len(config.prefix), config.width, config.pooling == "attention"
-        memory = forward_bytes(replace(config, depth=1), tokens, itemsize=itemsize)
-        memory += patches * max(4 * LENS_NUMBERS * config.classes, 8 * COMPONENT_NUMBERS * width)
-        each = patches * width * (config.classes + DOUBLE * width)  # multiplications after one block
-        return memory, LAST_BLOCK_RUNS / config.depth + pools + config.depth * each / work(config, tokens)
-
-    return need
+    tokens, width, pools = patches + len(config.prefix), config.width, config.pooling == "attention"
+    memory = forward_bytes(replace(config, depth=1), tokens, itemsize=itemsize)
+    memory += patches * max(4 * LENS_NUMBERS * config.classes, 8 * COMPONENT_NUMBERS * width)
+    each = patches * width * (config.classes + DOUBLE * width)  # multiplications after one block
+    return Need(memory, LAST_BLOCK_RUNS / config.depth + pools + config.depth * each / work(config, tokens))
 
 
 def question_bytes(config: ViTConfig, method: Method, tokens: int, itemsize: int) -> int:
@@ -266,50 +215,74 @@ def question_bytes(config: ViTConfig, method: Method, tokens: int, itemsize: int
     return forward + int((matrices + activations) * itemsize)
 
 
-def check_question(
-    config: ViTConfig,
-    title: str,
-    need: Need,
-    photo: tuple[int, int],
-    own: Preprocess,
-    tokens: int,
-    allowed: Settings,
-) -> None:
-    """Check that a question fits into the memory for one question, and that its work is within `MAX_WORK`.
+def limit_of(model: ViT, allowed: Settings, estimate: Estimate, *facts: Any) -> Callable[[int], bool]:
+    """Return a function that checks whether a computation on a number of patches fits into memory and time.
 
     Args:
-        config: the model's configuration.
-        title: the question's title.
-        need: the question's cost.
-        photo: the photograph's (width, height).
-        own: the model's own preprocessing.
-        tokens: number of tokens of the open scene.
+        model: the model that computes.
         allowed: the operator's settings.
-
-    Raises:
-        TooLargeError: if it does not fit; the message and `size` give the largest possible input size.
+        estimate: one of the estimates above.
+        facts: further arguments of the estimate.
     """
-    prefix = len(config.prefix)
+    config, itemsize, prefix = model.config, itemsize_of(model), len(model.config.prefix)
     most = MAX_WORK * work(config, prefix + MAX_PATCHES)
 
     def fits(patches: int) -> bool:
-        memory, passes = need(patches)
-        return memory <= allowed.question_memory and passes * work(config, patches + prefix) <= most
+        memory, passes, kept = estimate(config, itemsize, patches, *facts)
+        return (
+            patches <= MAX_PATCHES
+            and memory <= allowed.question_memory
+            and kept <= SHARE_OF_SCENE * allowed.scene_memory
+            and passes * work(config, patches + prefix) <= most
+        )
 
-    patches = tokens - prefix
+    return fits
+
+
+def check_fits(
+    model: ViT,
+    own: Preprocess,
+    title: str,
+    photo: tuple[int, int],
+    patches: int,
+    allowed: Settings,
+    estimate: Estimate,
+    *facts: Any,
+) -> None:
+    """Check that a computation fits, see `limit_of`.
+
+    Args:
+        model: the model that computes.
+        own: the model's own preprocessing.
+        title: the computation's title.
+        photo: the photograph's (width, height) in any unit.
+        patches: number of patches.
+        allowed: the operator's settings.
+        estimate: one of the estimates above.
+        facts: further arguments of the estimate.
+
+    Raises:
+        TooLargeError: if it does not; the message and `size` give the largest possible input size.
+    """
+    fits = limit_of(model, allowed, estimate, *facts)
     if fits(patches):
         return
-    best = largest_that_fits(config, own, photo, allowed.side, fits)
-    memory, passes = need(patches)
+    best = largest_that_fits(model.config, own, photo, allowed.side, fits)
+    memory, passes, _ = estimate(model.config, itemsize_of(model), patches, *facts)
     text = (
-        "Expected a computation that fits into memory and time, got {0} on {1} patches, which takes about {2} GB and "
-        "{3} forward passes. "
+        "Expected a computation that fits into memory and time, got {0} on {1} patches, which takes about {2} GB "
+        "(forward passes: {3}). "
     )
     values = (title, f"{patches:,}", f"{memory / GIGABYTE:.1f}", f"{passes:,.0f}")
     if best is None:
-        raise TooLargeError(Phrase("question-too-large", text + "Choose another method or statistic.", *values), best)
+        raise TooLargeError(Phrase("question-too-large", text + "Choose another model or method.", *values), best)
     smaller = "Open the photograph at {4} pixels or fewer."
     raise TooLargeError(Phrase("question-too-large-at", text + smaller, *values, best), best)
+
+
+def itemsize_of(model: ViT) -> int:
+    """Return the bytes per number in a model's precision."""
+    return next(model.parameters()).dtype.itemsize
 
 
 def largest_that_fits(

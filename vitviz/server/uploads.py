@@ -15,7 +15,6 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from vitviz.errors import VitvizError
 from vitviz.images.limits import format_of
@@ -113,14 +112,10 @@ class Uploads:
             return address if isinstance(answer, bytes) else {"answer": address}
         return base64.b64encode(answer).decode() if isinstance(answer, bytes) else answer
 
-    def route(self) -> Route:
-        """Return the route of long answers, each of which is sent once."""
-
-        async def fetch(request: Request) -> Response:
-            stored = self._cache.pop((None, f"answer {request.path_params['name']}"))
-            if stored is None:
-                raise Refused(404, "Expected an answer of the last two minutes that was not fetched. Ask again.")
-            content, kind = stored
-            return Response(content, media_type=f"application/{kind}", headers={"cache-control": "no-store"})
-
-        return Route("/vitviz/answer/{name}", fetch, methods=["GET"])
+    async def fetch(self, request: Request) -> Response:
+        """Send a long answer, once."""
+        stored = self._cache.pop((None, f"answer {request.path_params['name']}"))
+        if stored is None:
+            raise Refused(404, "Expected an answer of the last two minutes that was not fetched. Ask again.")
+        content, kind = stored
+        return Response(content, media_type=f"application/{kind}", headers={"cache-control": "no-store"})

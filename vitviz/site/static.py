@@ -43,7 +43,7 @@ from vitviz.web.first_view import first_view
 from vitviz.web.payload import block_bytes, caption_bytes, descriptor_bytes, rollout_bytes
 from vitviz.web.questions import QUESTIONS
 from vitviz.web.responses import constants
-from vitviz.web.scene import Scene, listed, picture_of, saved_frame
+from vitviz.web.scene import Scene, listed, picture_of, rolls_out, saved_frame
 from vitviz.weights import zoo
 from vitviz.weights.text_tower import classify_texts
 from vitviz.writing import replacing
@@ -328,7 +328,7 @@ def _write_scene(site: Site, example: Example, source: str, model: ViT) -> tuple
     """
     view = Explorer(model).open(example.path)
     place = f"examples/{_slug(example.name)}/{_slug(source)}"
-    scene = Scene.of(view, image=example.name, model=source, caveat=example.caveat(view))
+    scene = Scene(view, image=example.name, model=source, note=example.caveat(view))
     manifest = {**scene.manifest(f"{example.name} {source}"), "badge": None, "sizes": _sizes(view)}
     for name in ("photo", "seen"):
         if picture := manifest[name]:
@@ -343,9 +343,9 @@ def _write_scene(site: Site, example: Example, source: str, model: ViT) -> tuple
             site.write(f"{place}/{name}.bin", data, hashed=False)
     if scene.caption:
         site.write(f"{place}/caption.bin", caption_bytes(scene.caption()), hashed=False)
-    if scene.rolls_out:
+    if rolls_out(view.trace):
         site.write(f"{place}/rollout.bin", rollout_bytes(view.trace), hashed=False)
-    return place, first_view(view, scene, manifest["photo"]["url"])
+    return place, first_view(scene, manifest["photo"]["url"])
 
 
 def _larger(model: ViT) -> tuple[int, Preprocess]:

@@ -15,7 +15,6 @@ from vitviz.draw.colors import shades
 from vitviz.formatting import certainty, output
 from vitviz.heatmap import Heatmap
 from vitviz.outputs import REGRESSION, SINGLE
-from vitviz.view import View
 from vitviz.web import bundle
 from vitviz.web.scene import Scene
 
@@ -31,15 +30,14 @@ PLACES = (
 OPACITY = 0.75  # of the map over the photograph, until a visitor changes it
 
 
-def first_view(view: View, scene: Scene, photo: str) -> dict[str, str]:
+def first_view(scene: Scene, photo: str) -> dict[str, str]:
     """Return the content for the marks of `web/app.html`; `bundle.template` takes it.
 
     Args:
-        view: an open photograph.
-        scene: the scene of it.
+        scene: an open photograph.
         photo: address of the scene's picture.
     """
-    heatmap = view.attention()
+    heatmap = scene.view.attention()
     picture, geometry = scene.picture
     width, height = picture.size
     left, top, right, bottom = geometry.frame
@@ -106,16 +104,18 @@ def _heading(scene: Scene) -> str:
     """Return the words above the predictions, as in panels/predictions.js."""
     if not scene.predictions:
         return ""
-    sure = certainty(scene.predictions[0][1], scene.sure_above, scene.group, scene.known is not False)
-    plain = scene.problem_type == SINGLE and sure in ("certain", "unmeasured")
+    view = scene.view
+    sure = certainty(scene.predictions[0][1], view.sure_above, view.group(), view.known is not False)
+    plain = view.model.problem_type == SINGLE and sure in ("certain", "unmeasured")
     return _text("it-says") if plain else scene.summary
 
 
 def _row(scene: Scene, label: str, share: float, _index: int) -> str:
     """Return a prediction, as in panels/predictions.js."""
-    hidden = " hidden" if scene.problem_type == REGRESSION else ""
+    problem = scene.view.model.problem_type
+    hidden = " hidden" if problem == REGRESSION else ""
     bar = f'<i{hidden} style="--share: {share:.4f}"></i>'
-    number = output(share, scene.problem_type)
+    number = output(share, problem)
     return f'<li class="vv-early"><span class="vv-name">{html.escape(label)}</span>{bar}<span>{number}</span></li>'
 
 

@@ -7,14 +7,14 @@ import html
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any
 
 from PIL import Image
 
 from vitviz.attribution.attention import entered_count
-from vitviz.attribution.registry import DEFAULT, WITHOUT_CLASS, default_methods
+from vitviz.attribution.registry import default_methods
 from vitviz.formatting import describe_prediction
 from vitviz.heatmap import Heatmap
 from vitviz.images.bands import RGB
@@ -23,7 +23,6 @@ from vitviz.language.captioner import captioner_folder
 from vitviz.language.words import Words
 from vitviz.model.trace import AttentionTrace
 from vitviz.model.vit import ViT
-from vitviz.outputs import SINGLE, ProblemType
 from vitviz.phrases import Phrase, sentences, with_phrases
 from vitviz.view import View
 from vitviz.web import bundle
@@ -38,110 +37,69 @@ PICTURE_BYTES = 300_000  # approximate size of a page's two pictures
 ROLLOUT_TOKENS = 600  # maximum for sending the whole rollout matrix, whose size grows with N² and cost with N³
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(eq=False)
 class Scene:
-    """Photograph, model and trace that a page shows.
+    """View of a photograph, and what a page shows with it.
 
     Args:
-        trace: trace of one image, with all blocks.
-        photo: the upright original; geometry: the part of it that is the model's input.
-        model: the model's source; title: its display name.
+        view: from `Explorer.open`.
+        model: the model's source; title: its display name; by default those of its weights.
         image: the example's name; `None` for a user's photograph.
         own: the hash of a user's photograph; `None` for an example.
         size: the input size in pixels; `None` for the model's own.
-        predictions: the best classes with probabilities and indices, in decreasing order; empty without classes.
-        problem_type: the meaning of the model's outputs; in regression, values replace probabilities.
-        labels: all classes of the model.
-        groups: named groups of classes, see `vitviz.Pretrained.groups`.
-        texts: whether the model has a text tower, so that texts can be explained and become the classes.
-        zero_shot: whether the classes are texts, see `vitviz.View.texts`.
-        sure_above: probability from which the model is sure of its first class; `None` if it was not measured.
-        group: see `vitviz.View.group`.
-        known: whether the photograph seems to show one of the classes; `None` without a threshold of the model.
-        caveat: text below the predictions, or instead of them.
-        methods: candidates for the default attribution method, see `default_methods`.
+        note: text below the predictions, unless the model needs another text.
         maps: additional maps of this photograph, such as attribution maps.
-        device, seconds: of the forward pass.
-        seen: the model's input as a picture.
-        caption: function that captions the photograph; `None` for models without a captioner.
         sizes: available input sizes, the model's own first: "size", "factor", "patches", "seconds", and "ahead",
             whether the page may open it before the visitor asks for it.
     """
 
-    trace: AttentionTrace
-    photo: Image.Image
-    geometry: Geometry
+    view: View
+    _: KW_ONLY
     model: str = ""
     title: str = ""
     image: str | None = None
     own: str | None = None
     size: int | None = None
-    predictions: Sequence[tuple[str, float, int]] = ()
-    problem_type: ProblemType = SINGLE
-    labels: Sequence[str] = ()
-    groups: Sequence[tuple[str, ...]] = ()
-    texts: bool = False
-    zero_shot: bool = False
-    sure_above: float | None = None
-    group: tuple[str, float, list[str]] | None = None
-    known: bool | None = None
-    caveat: str = ""
-    methods: Sequence[str] = (DEFAULT, WITHOUT_CLASS)
+    note: str = ""
     maps: Sequence[Heatmap] = ()
-    device: str = ""
-    seconds: float = 0.0
-    seen: Image.Image | None = None
-    caption: Callable[[], Words] | None = None
     sizes: Sequence[dict[str, Any]] = ()
 
-    @classmethod
-    def of(cls, view: View, *, title: str = "", caveat: str = "", **others: Any) -> Scene:
-        """Return the scene of a view.
+    def __post_init__(self) -> None:
+        if (about := self.view.model.pretrained) is not None:
+            self.model, self.title = self.model or about.source, self.title or about.name
 
-        Args:
-            view: from `Explorer.open`.
-            title: the model's display name; by default that of its weights.
-            caveat: text below the predictions, unless the model needs another text.
-            others: further fields of a scene, such as `image`, `maps`, `model` or `size`.
-        """
-        about = view.model.pretrained
-        most = listed(view.model)
-        best = zip(view.predictions(most), view.best(most), strict=True) if view.names_classes else ()
-        known: dict[str, Any] = {"model": about.source if about else "", **others}
-        return cls(
-            trace=view.trace,
-            photo=view.photo,
-            geometry=view.geometry,
-            title=title or (about.name if about else ""),
-            predictions=[(label, probability, index) for (label, probability), index in best],
-            problem_type=view.model.problem_type,
-            labels=view.labels,
-            groups=about.groups if about else (),
-            methods=default_methods(view.model),
-            texts=bool(view.model.text_source),
-            zero_shot=view.model.config.cosine,
-            sure_above=view.sure_above,
-            group=view.group(),
-            known=view.known,
-            caveat=sentences(_caveat(view) or caveat, _range(view), _bands(view), _assumptions(view)),
-            device=view.device,
-            seconds=view.seconds,
-            seen=view.seen(),
-            caption=view.caption if captioner_folder(view.model) else None,
-            **known,
-        )
+    @cached_property
+    def predictions(self) -> list[tuple[str, float, int]]:
+        """Return the best classes with probabilities and indices, in decreasing order; none without classes."""
+        view, most = self.view, listed(self.view.model)
+        if not view.names_classes:
+            return []
+        best = zip(view.predictions(most), view.best(most), strict=True)
+        return [(label, probability, index) for (label, probability), index in best]
+
+    @property
+    def caveat(self) -> str:
+        """Return the text below the predictions, or instead of them."""
+        view = self.view
+        return sentences(_caveat(view) or self.note, _range(view), _bands(view), _assumptions(view))
+
+    @property
+    def caption(self) -> Callable[[], Words] | None:
+        """Return the function that captions the photograph; `None` for models without a captioner."""
+        return self.view.caption if captioner_folder(self.view.model) else None
 
     @cached_property
     def picture(self) -> tuple[Image.Image, Geometry]:
         """Return the photograph, resized for the page, and its geometry."""
-        return fitted(self.photo, self.geometry, STAGE_SIDE, LEAST_SIDE)
+        return fitted(self.view.photo, self.view.geometry, STAGE_SIDE, LEAST_SIDE)
 
     @property
     def summary(self) -> str:
         """Return the prediction in one line, or an empty text if there is none."""
+        view = self.view
         labels, probabilities = [label for label, *_ in self.predictions], [share for _, share, *_ in self.predictions]
-        judged = self.sure_above, self.group, self.known is not False
-        return describe_prediction(labels, probabilities, len(self.labels), *judged, self.problem_type)
+        judged = view.sure_above, view.group(), view.known is not False
+        return describe_prediction(labels, probabilities, len(view.labels), *judged, view.model.problem_type)
 
     def manifest(self, name: str) -> dict[str, Any]:
         """Return the data of a scene that the page needs first, for JSON.
@@ -149,11 +107,10 @@ class Scene:
         Args:
             name: the scene's id, unique for photograph, model and input size.
         """
+        view, trace, about = self.view, self.view.trace, self.view.model.pretrained
         small, geometry = self.picture
-        trace = self.trace
-        seen = None if self.seen is None else self.seen.copy()
-        if seen is not None:
-            seen.thumbnail((SEEN_SIDE, SEEN_SIDE))
+        seen = view.seen()
+        seen.thumbnail((SEEN_SIDE, SEEN_SIDE))
         return {
             "id": name,
             "photo": _picture(small, 90),
@@ -166,7 +123,7 @@ class Scene:
             **({"stages": _stages(trace)} if isinstance(trace, Captured) and trace.windowed else {}),
             **({"captured": True} if isinstance(trace, Captured) else {}),
             "blocks": trace.depth,
-            "rollout": self.rolls_out,
+            "rollout": rolls_out(trace),
             "captioned": self.caption is not None,
             "image": self.image,
             "own": self.own,
@@ -174,26 +131,21 @@ class Scene:
             "title": self.title,
             "size": self.size,
             "predictions": list(map(list, self.predictions)),
-            "problemType": self.problem_type,
-            "labels": list(self.labels) if self.predictions else [],
-            "groups": list(map(list, self.groups)) if self.predictions else [],
-            "texts": self.texts,
-            "zeroShot": self.zero_shot,
-            "sureAbove": self.sure_above,
-            "group": self.group,
-            "known": self.known,
+            "problemType": view.model.problem_type,
+            "labels": list(view.labels) if self.predictions else [],
+            "groups": list(map(list, about.groups)) if about and self.predictions else [],
+            "texts": bool(view.model.text_source),
+            "zeroShot": view.model.config.cosine,
+            "sureAbove": view.sure_above,
+            "group": view.group(),
+            "known": view.known,
             "caveat": self.caveat,
-            "methods": list(self.methods),
+            "methods": list(default_methods(view.model)),
             "maps": [_map(index, heatmap) for index, heatmap in enumerate(self.maps)],
-            "badge": {"device": self.device, "seconds": self.seconds} if self.device else None,
+            "badge": {"device": view.device, "seconds": view.seconds},
             "sizes": list(self.sizes),
-            "seen": None if seen is None else _picture(seen, 85),
+            "seen": _picture(seen, 85),
         }
-
-    @property
-    def rolls_out(self) -> bool:
-        """Return whether the whole rollout matrix is sent to the browser."""
-        return rolls_out(self.trace)
 
 
 def rolls_out(trace: AttentionTrace) -> bool:
@@ -300,9 +252,9 @@ def saved_page(
         lecture: numbers of the lecture (`vitviz.lecture.numbers.lecture_parts`), to include it.
         texts: texts of the lecture (`vitviz.lecture.texts.lecture_given`).
     """
-    trace = scene.trace
+    trace = scene.view.trace
     files = {f"block-{block}": block_bytes(trace, block) for block in range(trace.depth)}
-    if scene.rolls_out:
+    if rolls_out(trace):
         files["rollout"] = rollout_bytes(trace)
     if scene.caption:
         files["caption"] = caption_bytes(scene.caption())
