@@ -1,7 +1,5 @@
 """Make virtual environments with links to installed packages, because installing takes minutes."""
 
-from __future__ import annotations
-
 import os
 import sys
 import sysconfig

@@ -1,7 +1,5 @@
 """Parse documents: Python and shell blocks, links and anchors. Also used by scripts/draw_guide.py."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

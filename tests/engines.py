@@ -1,7 +1,5 @@
 """Drive browser engines by one interface: here Chromium, in firefox.py and webkit.py the others."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

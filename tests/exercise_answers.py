@@ -1,7 +1,5 @@
 """Compute the answers to the lecture's exercises as their texts define them, from the Python API and the weights."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Check the texts of figures: which are drawn, and whether they overlap."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import combinations
 from typing import Any

@@ -1,7 +1,5 @@
 """Drive Firefox on a virtual screen by WebDriver BiDi: https://w3c.github.io/webdriver-bidi."""
 
-from __future__ import annotations
-
 import base64
 import itertools
 import json

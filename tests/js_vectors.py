@@ -3,8 +3,6 @@
 The numbers come from the Python code, or from NumPy for short formulas. `make js` runs this file before `node --test`.
 """
 
-from __future__ import annotations
-
 import ast
 import base64
 import dataclasses

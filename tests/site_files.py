@@ -1,7 +1,5 @@
 """Write a static site once for the tests of all workers."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

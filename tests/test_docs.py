@@ -1,7 +1,5 @@
 """Test documents and notebooks: their code, commands, links, tables and pictures."""
 
-from __future__ import annotations
-
 import ast
 import re
 import runpy

@@ -1,7 +1,5 @@
 """Compare everything that takes a device with the CPU, on an emulated GPU, or on a real one (`make test-cuda`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

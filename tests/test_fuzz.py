@@ -3,8 +3,6 @@
 Each example is generated from a seed. `make test` uses the same seeds each time, `make fuzz` other seeds.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import random

@@ -1,7 +1,5 @@
 """Test plug-ins: the example package appears everywhere, and a broken one does no harm."""
 
-from __future__ import annotations
-
 import json
 import os
 import runpy

@@ -1,7 +1,5 @@
 """Test progress bars of the library and the command line, and Ctrl-C."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import os

@@ -1,7 +1,5 @@
 """Test with the oldest and the newest packages that pyproject.toml allows, each in a fresh environment."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

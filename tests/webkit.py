@@ -1,7 +1,5 @@
 """Drive WebKitGTK's MiniBrowser on a virtual screen by WebDriver: https://www.w3.org/TR/webdriver2."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Run the command line in the test process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

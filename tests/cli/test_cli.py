@@ -1,7 +1,5 @@
 """Test the command line as a program; its commands write the same numbers and pictures as the Python API."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import io

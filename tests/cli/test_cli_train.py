@@ -1,7 +1,5 @@
 """Test `vitviz train` from end to end on a folder of noise images, and the recipes that its options give."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Test the files of figures and the command `vitviz figures`: text stays text, and files are reproducible."""
 
-from __future__ import annotations
-
 import io
 import re
 import subprocess

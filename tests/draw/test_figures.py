@@ -1,7 +1,5 @@
 """Test the figures of a photograph's path through a model: their numbers, and that their texts can be read."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from pathlib import Path

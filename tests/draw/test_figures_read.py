@@ -1,7 +1,5 @@
 """Test that figures can be read: legends cover nothing, rows are aligned, and figures fit a column."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

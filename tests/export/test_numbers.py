@@ -1,7 +1,5 @@
 """Test errors for damaged files of numbers, changed photographs, and a cache that cannot be written."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

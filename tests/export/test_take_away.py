@@ -1,7 +1,5 @@
 """Test exported numbers, films, figures and folders by reading them with other programs."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

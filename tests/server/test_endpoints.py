@@ -167,7 +167,7 @@ AIMED: dict[str, tuple[dict[str, Any], Callable[..., Any]]] = {
     "decompose": ({}, lambda view, **aim: responses.describe_decomposition(view.decompose(**aim))),
     "edge": ({**EDGE, "cut": True}, lambda view, **aim: responses.describe_edge(view.edge(**EDGE, cut=True, **aim))),
     "intervene": (
-        {"patches": [0, 1, 30], "heads": HEADS, "classes": [5]},
+        {"patches": [0, 1, 30], "heads": [list(head) for head in HEADS], "classes": [5]},
         lambda view, **aim: changed(view, view.intervene(drop=DROP, heads=HEADS, **aim), 5),
     ),
 }

@@ -1,7 +1,5 @@
 """Test the output folder of a training run: pictures, model card, and a model that loads."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from pathlib import Path
 

@@ -1,9 +1,8 @@
-"""Compare the answers of the page's backends, which the browser asks through `window.vitviz.backend`.
+"""Test the page's backends, which the browser asks through `window.vitviz.backend`, and a static site's numbers.
 
-To add a backend, write a fixture that yields a `Backend`, and add its name to `BACKENDS`.
+Python computes the answers of the other backends, which tests/server/test_endpoints.py compares. To add a backend,
+write a fixture that yields a `Backend`, and add its name to `BACKENDS`.
 """
-
-from __future__ import annotations
 
 import base64
 import json
@@ -17,7 +16,6 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
-import torch
 from browsing import new_page
 from numpy.typing import NDArray
 from offered import view_of
@@ -36,11 +34,12 @@ from vitviz.lecture.numbers import lecture_bytes, token_bytes, values_bytes
 from vitviz.server import routes
 from vitviz.view import View
 from vitviz.web import questions
-from vitviz.web.payload import HEADER, block_bytes, rollout_bytes
+from vitviz.web.payload import HEADER, block_bytes
 from vitviz.weights import zoo
 
 BACKENDS = ("server", "embedded", "onnx")
 OWN = ("id", "badge")  # fields of a manifest that differ between backends
+CLOSE = 2e-3  # largest difference of a static site from Python
 USUAL = {"fuse": "mean", "discard": 0, "residual": 0.5, "start": 0}
 OTHER = {"fuse": "max", "discard": 0.3, "residual": 0.2, "start": 1}
 LEAST = {"fuse": "min", "discard": 0, "residual": 0.5, "start": 0}
@@ -96,13 +95,11 @@ class Backend:
     Args:
         page: page that shows one scene.
         view: Python's view of the scene; manifest: Python's manifest of the scene.
-        close: largest difference from Python's attention; 0 if Python wrote the files.
     """
 
     page: Page
     view: View
     manifest: dict[str, Any] = field(repr=False)
-    close: float = 0.0
 
     def send(self, name: str, ask: Any = None, **how: Any) -> dict[str, Any]:
         """Return the answer as "value", "bytes" or "error", and the progress as "told"."""
@@ -170,7 +167,7 @@ def onnx(browser: Chromium, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     (described,) = (place / "site").glob("examples/noise/*/manifest.json")
     view = Explorer(zoo.load(str(place / "tiny"))).open(place / "Noise.png")
     with serve(place / "site") as site, shown(browser, site.url) as page:
-        yield Backend(page, view, json.loads(described.read_text(encoding="utf-8")), close=2e-3)
+        yield Backend(page, view, json.loads(described.read_text(encoding="utf-8")))
 
 
 @pytest.fixture(params=BACKENDS)
@@ -187,8 +184,11 @@ def test_manifest_matches_python(backend: Backend) -> None:
     expected = {name: value for name, value in backend.manifest.items() if name not in OWN}
     for each in (manifest, expected):
         each["predictions"] = {name: probability for name, probability, _ in each["predictions"]}
-    assert manifest.pop("predictions") == pytest.approx(expected.pop("predictions"), abs=backend.close)
+    assert manifest.pop("predictions") == pytest.approx(expected.pop("predictions"), abs=CLOSE)
     assert {name: manifest[name] for name in expected} == expected
+
+
+# ---- numbers of a static site
 
 
 def attention(file: bytes) -> NDArray[np.float32]:
@@ -201,58 +201,46 @@ def attention(file: bytes) -> NDArray[np.float32]:
     return np.exp(queries @ keys.transpose(0, 2, 1) - lse).astype(np.float32)  # (H, N, d) @ (H, d, N) -> (H, N, N)
 
 
-def test_blocks_match_python(backend: Backend) -> None:
-    trace = backend.view.trace
+def test_blocks_match_python(onnx: Backend) -> None:
+    trace = onnx.view.trace
     for block in range(trace.depth):
-        file, expected = backend.ask("block", {"block": block}), block_bytes(trace, block)
-        if backend.close:
-            np.testing.assert_allclose(attention(file), attention(expected), atol=backend.close)
-        else:
-            assert file == expected
+        file, expected = onnx.ask("block", {"block": block}), block_bytes(trace, block)
+        np.testing.assert_allclose(attention(file), attention(expected), atol=CLOSE)
 
 
-def matrix(file: bytes) -> NDArray[np.float32]:
-    """Return the rows (N, N) of a rollout file."""
-    _, _, bits, _, _, tokens, *_ = HEADER.unpack_from(file)
-    return np.frombuffer(file, "<f2" if bits == 16 else "<f4", offset=HEADER.size).reshape(tokens, tokens)
+def test_rollout_rows_match_python(onnx: Backend) -> None:
+    trace = onnx.view.trace
+    for options in (USUAL, OTHER, LEAST):
+        expected = rollout_matrix(trace, **options)[0].numpy()  # (N, N)
+        file = onnx.ask("rollout", {"token": None, **options})
+        rows = np.frombuffer(file, "<f2" if HEADER.unpack_from(file)[2] == 16 else "<f4", offset=HEADER.size)
+        np.testing.assert_allclose(rows.reshape(expected.shape), expected, atol=CLOSE)
+        for token, row in ((0, expected[0]), (5, expected[5]), (-1, expected[len(trace.prefix) :].mean(0))):
+            shown = np.frombuffer(onnx.ask("rollout", {"token": token, **options}), "<f4")
+            np.testing.assert_allclose(shown, row, atol=CLOSE / 20)
 
 
-def expected_rows(trace: Any, options: dict[str, Any]) -> NDArray[np.float32]:
-    """Return Python's rollout (N, N), with the mean over patches as row N."""
-    rows: torch.Tensor = rollout_matrix(trace, **options)[0]
-    return torch.cat([rows, rows[len(trace.prefix) :].mean(0, keepdim=True)]).numpy()
-
-
-def test_rollout_rows_match_python(backend: Backend) -> None:
-    trace, can = backend.view.trace, backend.can("rollout")
-    for options in (USUAL, OTHER, LEAST) if can else (USUAL,):
-        expected = expected_rows(trace, options)
-        file = backend.ask("rollout", {"token": None, **options})
-        assert options is not USUAL or backend.close or file == rollout_bytes(trace)
-        np.testing.assert_allclose(matrix(file), expected[:-1], atol=max(1e-3, backend.close))  # half precision
-        for token in (0, 5, -1) if can else ():
-            row = np.frombuffer(backend.ask("rollout", {"token": token, **options}), "<f4")
-            np.testing.assert_allclose(row, expected[token], atol=max(1e-6, backend.close / 20))
-
-
-def test_descriptors_match_python(backend: Backend) -> None:
-    trace = backend.view.trace
-    for descriptor, block in product(get_args(Descriptor), range(trace.depth)) if backend.can("explain") else ():
-        file = backend.ask("descriptors", {"descriptor": descriptor, "block": block})
+def test_descriptors_match_python(onnx: Backend) -> None:
+    trace = onnx.view.trace
+    for descriptor, block in product(get_args(Descriptor), range(trace.depth)):
+        file = onnx.ask("descriptors", {"descriptor": descriptor, "block": block})
         magic, _, bits, *sizes = HEADER.unpack_from(file)
         assert (magic, sizes[0], *sizes[4:8]) == (b"VVD1", 1, block, 0, *trace.grid)
         vectors = np.frombuffer(file, "<f2" if bits == 16 else "<f4", offset=HEADER.size).reshape(sizes[2:4])
-        expected = normalize(patch_descriptors(backend.view.model, trace, descriptor, block), dim=-1)
+        expected = normalize(patch_descriptors(onnx.view.model, trace, descriptor, block), dim=-1)
         lengths = np.linalg.norm(vectors.astype(np.float32), axis=-1, keepdims=True)
         np.testing.assert_allclose(vectors / lengths, expected, atol=1e-3, err_msg=f"{descriptor} {block}")
 
 
-def test_sums_match_python(backend: Backend) -> None:
-    for aim in ({}, {"target": 3}, {"target": 3, "against": 1}) if backend.can("explain") else ():
-        contrast = {"contrast": (3, 1)} if "against" in aim else aim
-        sums, answer = backend.view.decompose(**contrast), backend.ask("decompose", aim)
+def test_sums_match_python(onnx: Backend) -> None:
+    for aim, contrast in (
+        ({}, {}),
+        ({"target": 3}, {"target": 3}),
+        ({"target": 3, "against": 1}, {"contrast": (3, 1)}),
+    ):
+        sums, answer = onnx.view.decompose(**contrast), onnx.ask("decompose", aim)
         largest = max(np.abs(part).max() for part in (sums.heads, sums.mlps, sums.biases))
-        close = 1e-6 if not backend.close else 1e-4 * largest + backend.close
+        close = 1e-4 * largest + CLOSE
         tokens = np.frombuffer(base64.b64decode(answer["tokens"]), "<f4").reshape(sums.tokens.shape)
         np.testing.assert_allclose(tokens, sums.tokens, atol=close)
         for part in ("start", "constant", "total", "heads", "mlps", "biases"):
@@ -260,6 +248,20 @@ def test_sums_match_python(backend: Backend) -> None:
         parts = sum(np.sum(answer[part]) for part in ("start", "constant", "heads", "mlps", "biases"))
         assert parts == pytest.approx(answer["total"], abs=1e-4 * largest)
         assert (answer["name"], answer["scale"]) == (sums.name, sums.scale)
+
+
+def test_lecture_numbers_match_python(onnx: Backend) -> None:
+    view = onnx.view
+    middle = view.trace.token(tuple(side // 2 for side in view.trace.grid))
+    for ask, expected in (
+        ({}, lecture_bytes(view)),
+        ({"block": 1}, values_bytes(view.model, view.trace, 1)),
+        ({"block": 1, "token": middle}, token_bytes(view.model, view.trace, 1, middle)),
+    ):
+        tensors, arrays = (load(data) for data in (onnx.ask("lecture", ask), expected))
+        assert sorted(tensors) == sorted(arrays)
+        for name, array in arrays.items():
+            np.testing.assert_allclose(tensors[name], array, atol=CLOSE)
 
 
 # ---- questions that only some backends answer, and refused questions
@@ -278,22 +280,6 @@ def test_backend_answers_or_refuses_each_question(backend: Backend, needs: str, 
     else:
         error = backend.refusal(name, ask)
         assert (error["name"], error["kind"]) == ("BackendError", "refused")
-
-
-def test_lecture_numbers_match_python(backend: Backend) -> None:
-    if not backend.can("lecture"):
-        return
-    view, middle = backend.view, backend.view.trace.token(tuple(side // 2 for side in backend.view.trace.grid))
-    files = {
-        "scene": ({}, lecture_bytes(view)),
-        "block": ({"block": 1}, values_bytes(view.model, view.trace, 1)),
-        "token": ({"block": 1, "token": middle}, token_bytes(view.model, view.trace, 1, middle)),
-    }
-    for ask, expected in files.values():
-        tensors, arrays = (load(data) for data in (backend.ask("lecture", ask), expected))
-        assert sorted(tensors) == sorted(arrays)
-        for name, array in arrays.items():
-            np.testing.assert_allclose(tensors[name], array, atol=backend.close)
 
 
 def test_backend_opens_other_scenes_if_it_can(backend: Backend) -> None:

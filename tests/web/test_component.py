@@ -1,7 +1,5 @@
 """Test the Gradio component in other apps: its events in Chromium, and its limits in this process."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Run one journey through each kind of page in Chromium, Firefox and WebKit, which `make test-engines` installs."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

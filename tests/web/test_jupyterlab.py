@@ -1,7 +1,5 @@
 """Test the widget in JupyterLab: selections reach Python, also after a restart; if untrusted, it shows a picture."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -5,8 +5,6 @@ A lecturer's texts replace the built-in texts, and formulas become MathML that c
 tests/js/lecture.test.mjs tests how the page's scripts read the lecture's files.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 import os

@@ -1,7 +1,5 @@
 """What the page does beside its numbers: where messages stand, what is in sight, how two things compare."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 tests/js tests how the scripts read these files.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

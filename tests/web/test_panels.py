@@ -1,7 +1,5 @@
 """Compare Explain, Heads and Layers in a real browser with Python's numbers."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -13,7 +11,7 @@ from patience import wait_until
 from PIL import Image
 from playwright.sync_api import Locator, expect
 from playwright.sync_api import Page as Browser
-from running import CLOSE, DOG, SCENE, THINGS, Gate, Running, address, example, expect_map, ready, settled, upload
+from running import CLOSE, DOG, SCENE, Gate, Running, address, example, expect_map, ready, settled, upload
 from viewer_pages import pixels
 
 from vitviz.attribution.registry import METHODS
@@ -226,22 +224,6 @@ def test_the_explanation_of_a_method_has_a_figure_of_the_photograph(opened: Brow
             table = np.reshape(opened.evaluate("name => [...vitviz.colors[name]]", name), (256, 3))
             wanted = table[shown.scale().indices(shown.values, 1.0)]
             assert np.abs(drawn[:, left : left + columns] - wanted).mean() < 1
-
-
-@pytest.mark.tier("all")
-def test_panes_share_the_class_by_name(page: Browser, app: Running, models: dict[str, str]) -> None:
-    second = models["reversed"]
-    labels = app.view(model=second).labels
-    ready(page, f"{app.url}?pane=1&model2={second}")
-    page.wait_for_function("vitviz.store.get().beside?.scene?.source.model.endsWith('reversed')")
-    panel = tab(page, "Why")
-    choose(panel, "target", "thing 3")
-    for pane, expected in ((1, labels.index("thing 3")), (0, THINGS.index("thing 3"))):
-        page.get_by_role("tab", name="Look").click()
-        page.locator(".vv-explore .vv-picture").nth(pane).focus()
-        tab(page, "Why")
-        expect(panel.locator("[data-field=target] input")).to_have_value("thing 3")
-        assert page.evaluate("vitviz.store.get().target") == expected
 
 
 def test_two_models_of_one_photograph_show_the_difference_of_their_maps(

@@ -1,7 +1,5 @@
 """The lecture in full screen on projectors: everything fits, is large enough, and obeys a presenter's remote."""
 
-from __future__ import annotations
-
 import io
 import re
 from pathlib import Path

@@ -3,8 +3,6 @@
 Each test uses one seed. `REPLAY_SEEDS=500` uses 500 seeds instead of one, with more actions for each.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

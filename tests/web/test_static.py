@@ -1,7 +1,5 @@
 """Compare the static site with Python, in Chromium with a file server and no other network."""
 
-from __future__ import annotations
-
 import base64
 import io
 import os

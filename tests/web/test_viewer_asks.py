@@ -1,7 +1,5 @@
 """Test the explorer by pointer and touch, on pages from disk: selecting patches and thumbnails."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

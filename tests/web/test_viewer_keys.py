@@ -1,7 +1,5 @@
 """Test keyboard, two panes, animation, matrix and screen readers of the explorer, on pages from disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -191,26 +189,6 @@ def assert_nothing_moves(page: Page) -> None:
     drawn = page.evaluate("vitviz.drawn")
     page.evaluate("async () => { for (let i = 0; i < 20; i += 1) await new Promise(requestAnimationFrame); }")
     assert page.evaluate("[vitviz.drawn, document.getAnimations().length]") == [drawn, 0]
-
-
-@pytest.mark.tier("all")
-def test_animation_steps_through_layers_or_heads_and_stops(explorer: Page) -> None:
-    assert_nothing_moves(explorer)
-    explorer.get_by_label("Animation speed").select_option("250")
-    explorer.get_by_role("button", name="Play layers").click()
-    for layer in (1, 2, 3, 1):
-        expect(explorer.locator(".vv-title")).to_have_text(f"Layer {layer}, mean of 5 heads, from CLS")
-    explorer.get_by_role("button", name="Stop layers").click()
-    block = state(explorer, "block")
-    # A remaining timer would step before this one, which waits for two steps.
-    explorer.evaluate("new Promise((done) => { setTimeout(done, 2 * vitviz.store.get().pace); })")
-    assert state(explorer, "block") == block
-    expect(explorer.locator("[data-do=play]")).to_have_attribute("aria-pressed", "false")
-    ask(explorer, head=3)
-    explorer.get_by_role("button", name="Play heads").click()
-    for head in (5, 1, 2):
-        expect(explorer.locator(".vv-title")).to_contain_text(f"head {head},")
-    explorer.get_by_role("button", name="Stop heads").click()
 
 
 def test_matrix_and_picture_mark_the_same_patch(explorer: Page) -> None:

@@ -1,7 +1,5 @@
 """Test the notebook widget: its messages in this process, and its page in Chromium with a simulated notebook."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterator
