@@ -17,6 +17,7 @@ from vitviz.draw.colors import DIMMED, LEAST_FULL, LIT, SHADE
 from vitviz.evaluation.standings import Standings
 from vitviz.formatting import CERTAINTY, FEW_CLASSES, PERHAPS, PROBABLE_ABOVE, UNKNOWN_BELOW
 from vitviz.heatmap import FAR, FEW, OWN_QUANTILE
+from vitviz.resources import DEFAULT
 from vitviz.server.endpoints import Endpoints
 from vitviz.settings import SETTINGS
 from vitviz.web.first_view import CLAIMS, EVEN, MAJORITY, OPACITY, PLACES
@@ -87,13 +88,23 @@ def targets() -> str:
     return table("target, in a static site", rows)
 
 
-def arena() -> str:
+def arena(model: str) -> str:
     """Return the ranking of methods for a bundled model, see `vitviz arena`."""
-    return Standings.load(ROOT / "checkpoints" / "vit-cifar10" / ARENA).markdown()
+    return Standings.load(ROOT / "checkpoints" / model / ARENA).markdown()
+
+
+def arena_of_default() -> str:
+    """Return the ranking of methods for the default model."""
+    return arena(DEFAULT)
+
+
+def arena_of_cifar10() -> str:
+    """Return the ranking of methods for vit-cifar10."""
+    return arena("vit-cifar10")
 
 
 TABLES = {
-    "faithfulness.md": (arena,),
+    "faithfulness.md": (arena_of_default, arena_of_cifar10),
     "settings.md": (settings,),
     "names.md": (methods, statistics, questions),
     "targets.md": (targets,),
