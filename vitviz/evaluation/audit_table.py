@@ -33,7 +33,7 @@ COLORS, BACKGROUND, OBJECT, OPEN = "colors", "background", "object", "not decide
 VERDICTS = {
     COLORS: "without its colors, most photographs have another prediction",
     BACKGROUND: "with the background alone, most predictions stay the same, and hiding the object changes at most "
-    f"{percent(MARGIN)} more of the predictions than hiding random patches does; or the object alone keeps fewer "
+    f"{percent(MARGIN, 2)} more of the predictions than hiding random patches does; or the object alone keeps fewer "
     "predictions than random patches do; or hiding the most relevant patches of the background changes more "
     "predictions than hiding random patches of it does; or the map puts less relevance on the object than a map "
     "without information (inside below covered)",
@@ -49,7 +49,7 @@ MEANS = (
     "Trimmed: the same without the most relevant patches of the background, a fifth of all patches. Gray: the same for "
     "the whole photograph in shades of gray. Inside: "
     "the share of the map's positive relevance in the mask, with the 95 % bootstrap confidence interval. Covered: the "
-    "share of the patches in the mask, which is what `inside` would be for a map without information."
+    "share of the patches in the mask, which is what “inside” would be for a map without information."
 )
 MEANS_NOT = (
     "A verdict holds for this model, these photographs and these masks. It does not say that using the background or "
@@ -132,12 +132,13 @@ class Audit:
 
     def cells(self) -> list[list[str]]:
         """Return the table of `answers` as text, header first."""
-        header = ["predicted class", "photographs", "usable", "inside", "covered", *PARTS, "verdict"]
+        header = ["predicted class", "verdict", "photographs", "usable", "inside", "covered", *PARTS]
         rows = [
             [
-                row.label, str(row.photographs), str(row.usable), _interval(row.inside), percent(row.covered, 2),
+                row.label, row.verdict, str(row.photographs), str(row.usable),
+                _interval(row.inside), percent(row.covered, 2),
                 *(f"{_interval(row.keeps[part])} [{percent(row.random[part], 2)}]" for part in PARTS if part != GRAY),
-                _interval(row.keeps[GRAY]), row.verdict,
+                _interval(row.keeps[GRAY]),
             ]
             for row in self.answers
         ]  # fmt: skip
@@ -145,7 +146,7 @@ class Audit:
 
     def table(self) -> str:
         """Return the summary, the explanation of the table, and the table, for a terminal."""
-        return "\n".join([self.describe(), "", MEANS, MEANS_NOT, "", text_table(self.cells())])
+        return "\n".join([self.describe(), "", MEANS, MEANS_NOT, "", text_table(self.cells(), left=2)])
 
     def columns(self) -> dict[str, list[Any]]:
         """Return columns with a value for each photograph, without maps and masks; `None` for missing values."""
