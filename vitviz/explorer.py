@@ -31,6 +31,7 @@ Photo = Image.Image | Bands
 MANY_TOKENS = 4_000  # with more tokens, the first layer may take seconds
 
 
+@check_arguments(ExplorerError)
 class Explorer:
     """Opens photographs with a model.
 
@@ -69,14 +70,12 @@ class Explorer:
             model.config.channels
         )
 
-    @check_arguments(ExplorerError)
     def texts(self, texts: Sequence[str], tower: TextTower | str | os.PathLike[str] | None = None) -> "Explorer":
         """Return an explorer whose classes are texts, for CLIP and SigLIP; see `View.texts`."""
         explorer = Explorer(classify_texts(self.model, texts, tower))
         explorer.preprocess = self.preprocess
         return explorer
 
-    @check_arguments(ExplorerError)
     def open(self, image: Any, *, size: int | None = None) -> View:
         """Decode a photograph and run the model once.
 
@@ -99,7 +98,6 @@ class Explorer:
         (view,) = self._fit(self._at(size), [self._read(image)])
         return view
 
-    @check_arguments(ExplorerError)
     def open_many(
         self,
         images: Iterable[Any] | str | os.PathLike[str],

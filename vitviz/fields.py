@@ -9,7 +9,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from vitviz.errors import VitvizError
 
@@ -17,8 +17,7 @@ Range = tuple[float, float]
 WORDS: dict[Any, str] = {
     bool: "true or false", int: "a whole number", float: "a number", str: "text", types.NoneType: "None"
 }  # fmt: skip
-P = ParamSpec("P")
-R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 field_types = functools.cache(typing.get_type_hints)
 
 
@@ -58,17 +57,24 @@ def check_fields(
         object.__setattr__(settings, name, value)
 
 
-def check_arguments(error: type[VitvizError]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def check_arguments(error: type[VitvizError]) -> Callable[[F], F]:
     """Decorate a public function or method, so that an argument that does not match its hint raises `error`.
+
+    Decorating a class decorates its methods whose names do not begin with an underscore.
 
     NumPy numbers are converted to Python numbers first. A wrong number of arguments raises Python's TypeError.
     """
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+    def decorate(function: F) -> F:
+        if isinstance(function, type):
+            for name, method in [*vars(function).items()]:
+                if inspect.isfunction(method) and not name.startswith("_"):
+                    setattr(function, name, decorate(method))
+            return function
         signature = inspect.signature(function)
 
         @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        def call(*args: Any, **kwargs: Any) -> Any:
             bound, hints = signature.bind(*args, **kwargs), field_types(function)
             for name, value in bound.arguments.items():
                 bound.arguments[name] = value = plain(value)
@@ -77,7 +83,7 @@ def check_arguments(error: type[VitvizError]) -> Callable[[Callable[P, R]], Call
                     raise error(f"Expected {expected}, got {value!r:.80}. Correct this argument.")
             return function(*bound.args, **bound.kwargs)
 
-        return call
+        return cast(F, call)
 
     return decorate
 

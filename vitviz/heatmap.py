@@ -165,6 +165,7 @@ class Scale:
 ScaleChoice: TypeAlias = Literal["each", "full", "shared", "signed"] | Scale | tuple[float, float]
 
 
+@check_arguments(HeatmapError)
 @dataclass(frozen=True, eq=False)
 class Heatmap:
     """One map over one photograph.
@@ -290,7 +291,6 @@ class Heatmap:
         constant = Phrase("blank-map", "Blank: all patches score the same.") if blank else ""
         return sentences(outside, constant, self.estimate)
 
-    @check_arguments(HeatmapError)
     def scale(self, choice: ScaleChoice = "each") -> Scale:
         """Return the scale for a choice: "each" (see `Scale.own`), "full" (minimum and maximum), "signed",
         (vmin, vmax), or a `Scale` of several maps from `Scale.over`. A signed map's scale is symmetric about zero.
@@ -302,7 +302,6 @@ class Heatmap:
             )
         return Scale.choose(choice, [self.values], self.signed)
 
-    @check_arguments(HeatmapError)
     def overlay(
         self, alpha: float = 0.5, cmap: str | None = None, *, scale: ScaleChoice = "each", **options: Any
     ) -> Picture:
@@ -315,7 +314,6 @@ class Heatmap:
         options |= {"scale": self.scale(scale), "query": self.query}
         return Picture(overlay(self.photo, self.values, self.geometry, alpha=alpha, cmap=cmap, **options))
 
-    @check_arguments(HeatmapError)
     def colorbar(self, cmap: str | None = None, *, scale: ScaleChoice = "each", **options: Any) -> Picture:
         """Draw the color bar of `overlay` for the same arguments.
 
@@ -325,7 +323,6 @@ class Heatmap:
 
         return Picture(colorbar(self.scale(scale), cmap, self.unit, **options))
 
-    @check_arguments(HeatmapError)
     def top(self, k: int = 5) -> list[tuple[tuple[int, int], float]]:
         """Return the k strongest patches, [((row, column), value)], strongest first (by magnitude when signed); ties in
         reading order.

@@ -63,6 +63,7 @@ class ExplorerError(VitvizError):
     """Raised if a view cannot compute a result, or a photograph does not fit into memory."""
 
 
+@check_arguments(ExplorerError)
 class View:
     """One photograph and the trace of one forward pass, which most methods read without running the model again.
 
@@ -164,7 +165,6 @@ class View:
         """Return the model's input as a picture: the photograph after resizing and cropping."""
         return self.preprocess.restore(self._pixels)
 
-    @check_arguments(ExplorerError)
     def caption(self, prompt: str = "", answer: str | None = None) -> Words:
         """Return a caption by the captioner that belongs to the model, and where each word attends.
 
@@ -177,7 +177,6 @@ class View:
         """
         return load_captioner(self.model).words(self.photo, prompt, answer)
 
-    @check_arguments(ExplorerError)
     def predictions(self, k: int = 5) -> list[tuple[str, float]]:
         """Return the k most probable classes with probabilities, best first: `[("church", 0.93), ...]`.
 
@@ -201,7 +200,6 @@ class View:
         outputs = activate(self.trace.logits[0].float(), self.model.problem_type)  # (C,)
         return [(self.labels[index], float(outputs[index])) for index in self.best(k)]
 
-    @check_arguments(ExplorerError)
     def best(self, k: int = 5) -> list[int]:
         """Return the indices of the k most probable classes, best first, or of the first k values (regression).
 
@@ -229,7 +227,6 @@ class View:
             return None
         return about.knows(self.trace.logits[0])
 
-    @check_arguments(ExplorerError)
     def group(self, least: float | None = None) -> tuple[str, float, list[str]] | None:
         """Return the smallest group of classes above a probability: `("dog", 0.93, ["beagle", "boxer"])`.
 
@@ -269,7 +266,6 @@ class View:
             labels, probabilities, len(self.labels), self.sure_above, self.group(), known, self.model.problem_type
         )
 
-    @check_arguments(ExplorerError)
     def attention(self, block: int = -1, head: int | Fusion = "mean", query: Query | None = None) -> Heatmap:
         """Return the attention of one query token in one block.
 
@@ -284,12 +280,10 @@ class View:
             return self.head_maps(block, query)[head]
         return self.explain("attention", block=block, head=head, query=query)
 
-    @check_arguments(ExplorerError)
     def rollout(self, query: Query | None = None, **options: Any) -> Heatmap:
         """Return attention rollout to a token; `options` are those of `vitviz.rollout`: fuse, discard, residual, ..."""
         return self.explain("rollout", query=query, **options)
 
-    @check_arguments(ExplorerError)
     def head_maps(self, block: int = -1, query: Query | None = None) -> list[Heatmap]:
         """Return the attention of every head of one block, in order."""
         block, query = self._block(block), self._query(query)
@@ -300,12 +294,10 @@ class View:
 
         return list(self._cached(("heads", block, query), compute))
 
-    @check_arguments(ExplorerError)
     def layer_maps(self, head: Fusion = "mean", query: Query | None = None) -> list[Heatmap]:
         """Return the attention of every block with fused heads, in order."""
         return [self.attention(block, head, query) for block in self.trace.blocks]
 
-    @check_arguments(ExplorerError)
     def head_sheet(self, block: int = -1, query: Query | None = None, **options: Any) -> Picture:
         """Draw a contact sheet of one block: the photograph, the mean of the heads, then each head.
 
@@ -319,7 +311,6 @@ class View:
         settings: dict[str, Any] = {"title": title, "labels": labels, "plain": True}
         return Picture(sheet(maps, **settings | options))
 
-    @check_arguments(ExplorerError)
     def layer_sheet(self, head: Fusion = "mean", query: Query | None = None, **options: Any) -> Picture:
         """Draw a contact sheet of the photograph and all blocks with fused heads; `options` as for `head_sheet`."""
         from vitviz.draw.sheet import sheet
@@ -329,7 +320,6 @@ class View:
         settings: dict[str, Any] = {"title": title, "labels": labels, "plain": True}
         return Picture(sheet(self.layer_maps(head, query), **settings | options))
 
-    @check_arguments(ExplorerError)
     def explain(
         self,
         method: str | Method | None = None,
@@ -371,7 +361,6 @@ class View:
             heatmap: Heatmap = self._cached(key, compute)
         return heatmap
 
-    @check_arguments(ExplorerError)
     def faithfulness(
         self, maps: Maps, target: TargetOf | None = None, *, contrast: Contrast | None = None, **options: Any
     ) -> tuple[Faithfulness, ...]:
@@ -395,7 +384,6 @@ class View:
         with watch("Test of the map" if len(maps) == 1 else "Test of the maps", passes, self.trace.count):
             return faithfulness(self.model, self.images, maps, target, contrast=contrast, **options)
 
-    @check_arguments(ExplorerError)
     def evidence(self, target: TargetOf | None = None, *, contrast: Contrast | None = None, **options: Any) -> Evidence:
         """Return small sets of patches that alone keep the prediction, and one whose removal changes it.
 
@@ -417,7 +405,6 @@ class View:
                 options["heatmap"] = self.explain(METHOD, target, contrast=contrast)
             return evidence(self.model, self.images, target, contrast=contrast, **options)
 
-    @check_arguments(ExplorerError)
     def show_patches(self, patches: Sequence[tuple[int, int]], *, without: bool = False) -> Picture:
         """Draw the photograph with all patches but these darkened, or with these darkened.
 
@@ -442,7 +429,6 @@ class View:
         dark = (chosen if without else ~chosen).astype(np.float32)
         return Picture(overlay(self.photo, dark, self.geometry, scale=(0.0, 1.0), **DARKENED))
 
-    @check_arguments(ExplorerError)
     def heads(
         self,
         names: Collection[str] | None = None,
@@ -456,7 +442,6 @@ class View:
             self.model, self.trace, self.geometry, names=names, query=query, target=target, contrast=contrast
         )
 
-    @check_arguments(ExplorerError)
     def lens(
         self,
         classes: Sequence[Named] | None = None,
@@ -467,12 +452,10 @@ class View:
         """Return readings of classes or of a target after each block; see `vitviz.analysis.logit_lens.logit_lens`."""
         return logit_lens(self.model, self.trace, classes, target=target, contrast=contrast)
 
-    @check_arguments(ExplorerError)
     def decompose(self, target: TargetOf | None = None, *, contrast: Contrast | None = None) -> Decomposition:
         """Return the score of a target as a sum over heads, tokens and MLPs; see `vitviz.analysis.decomposition`."""
         return decompose(self.model, self.trace, target, contrast=contrast)
 
-    @check_arguments(ExplorerError)
     def edge(
         self,
         block: int,
@@ -497,7 +480,6 @@ class View:
         options |= {"target": target, "contrast": contrast, "reading": reading}
         return edge(self.model, self.trace, *place, **options)
 
-    @check_arguments(ExplorerError)
     def sinks(self, target: TargetOf | None = None, *, contrast: Contrast | None = None) -> Sinks:
         """Return patches with an outlying norm or share of attention, and the neurons that make them; see
         `vitviz.analysis.sinks.sinks`.
@@ -506,7 +488,6 @@ class View:
         """
         return sinks(self.model, self.trace, target=target, contrast=contrast)
 
-    @check_arguments(ExplorerError)
     def repair(self, registers: int = 1) -> "View":
         """Return a view of this photograph with test-time registers, which take the activations of `sinks().neurons`.
 
@@ -527,7 +508,6 @@ class View:
         parts = self.preprocess, self.photo, self._pixels, self.geometry
         return View(model, *parts, trace, time.perf_counter() - began, self.name)
 
-    @check_arguments(ExplorerError)
     def texts(self, texts: Sequence[str], tower: TextTower | str | os.PathLike[str] | None = None) -> "View":
         """Return a view of this photograph whose classes are texts: zero-shot classification by CLIP or SigLIP.
 
@@ -548,7 +528,6 @@ class View:
         parts = self.preprocess, self.photo, self._pixels, self.geometry, trace, self.seconds, self.name
         return View(model, *parts)
 
-    @check_arguments(ExplorerError)
     def compare(self, other: "View", descriptor: Descriptor = DESCRIPTOR, block: int = BLOCK) -> PatchSimilarity:
         """Return the cosine similarity of each patch to each patch of another photograph; see `vitviz.analysis.pairs`.
 
@@ -574,7 +553,6 @@ class View:
         """
         return intervene(self.model, self.images, before=self.trace.logits, **changes)
 
-    @check_arguments(ExplorerError)
     def patch(self, other: "View", **changes: Any) -> Change:
         """Take a head's output, what a block adds, a token or the whole stream from another photograph's run, and
         return the effect; see `vitviz.analysis.interventions.patch`.
@@ -595,7 +573,6 @@ class View:
             source = self.model.trace(pixels.to(self.images))
         return patch(self.model, self.trace, source, **changes)
 
-    @check_arguments(ExplorerError)
     def html(
         self,
         *,
