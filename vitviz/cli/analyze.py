@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,22 +156,15 @@ def circuit(args: Args) -> None:
         shared.note(args, f"{counted(found.size, 'part')} -> {output}")
 
 
-def measured(command: Callable[[Args], None]) -> Callable[[Args], None]:
-    """Add the options that evaluate and arena share."""
-    aims = click.Choice(["true", "predicted"])
-    aim = "class to explain: that of the subfolder, or the predicted one (default: true if there are subfolders)"
-    options = (
-        click.option("--data", type=PATH, required=True, help="the folder, with one subfolder per class, or no labels"),
-        click.option("--aim", type=aims, help=aim),
-        click.option("--seed", type=int, default=0, help="seed of all random choices (default: 0)"),
-        click.option(
-            "--set", multiple=True, metavar="METHOD.NAME=VALUE", help="an option of a method; can be repeated"
-        ),
-        shared.model,
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+AIM = "class to explain: that of the subfolder, or the predicted one (default: true if there are subfolders)"
+measured = shared.together(
+    click.option("--data", type=PATH, required=True, help="the folder, with one subfolder per class, or no labels"),
+    click.option("--aim", type=click.Choice(["true", "predicted"]), help=AIM),
+    click.option("--seed", type=int, default=0, help="seed of all random choices (default: 0)"),
+    click.option("--set", multiple=True, metavar="METHOD.NAME=VALUE", help="an option of a method; can be repeated"),
+    shared.model,
+)
+"""Options that evaluate and arena share."""
 
 
 @click.command(cls=Command)
