@@ -7,10 +7,10 @@ import { ROOM_PANELS } from './core/rooms.js';
 import { INITIAL, SOURCE, saved } from './core/state.js';
 import { createStore } from './core/store.js';
 import { format, parse } from './core/url.js';
-import { languageOf, learn, speak, tr } from './core/words.js';
+import { languageOf, learn, speak } from './core/words.js';
 import { packed } from './draw/color.js';
 import {
-  copyLink, download, downloadPicture, followAddress, followAnimation, followFullScreen,
+  attempt, copyLink, download, downloadPicture, followAddress, followAnimation, followFullScreen,
 } from './effects/browser.js';
 import { Progress, Questions } from './effects/questions.js';
 import { Parts } from './effects/parts.js';
@@ -178,13 +178,7 @@ async function runCommand(what, page) {
   const { image, model } = scene.manifest;
   if (what === 'compare') store.dispatch({ type: 'compare', carried: patchOn(store.get(), scene, scenes) });
   if (what === 'link') copyLink(store);
-  if (what === 'photo-link') {
-    try {
-      copyLink(store, await fragmentOf(scene));
-    } catch (error) {
-      store.dispatch({ type: 'message', texts: [/** @type {Error} */ (error).message], at: 'actions' });
-    }
-  }
+  if (what === 'photo-link') await attempt(store, async () => copyLink(store, await fragmentOf(scene)));
   if (what === 'picture') {
     const { canvas, name } = panels[0].picture();
     await downloadPicture(canvas, name, store);
@@ -192,11 +186,8 @@ async function runCommand(what, page) {
   if (what !== 'page') return;
   const state = store.get();
   const args = { search: format(saved(state)), lecture: state.tab === 'lecture' };
-  try {
+  await attempt(store, async () => {
     const bytes = await backend.ask(what, scene, args);
     download(new Blob([bytes], { type: 'text/html' }), fileName(['vitviz', image, model], 'html'));
-  } catch (error) {
-    const { message } = /** @type {Error} */ (error);
-    store.dispatch({ type: 'message', texts: [tr('the-page-could-not-be', message)], at: 'actions' });
-  }
+  }, 'the-page-could-not-be');
 }

@@ -5,63 +5,44 @@ import { BackendError, GONE, isAbort, photographOf } from './backend.js';
 /** @typedef {import('./backend.js').Backend} Backend */
 /** @typedef {import('./backend.js').How} How */
 
-/** @param {Uint8Array[]} parts */
-function joined(parts) {
-  const whole = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    whole.set(part, at);
-    at += part.length;
-  }
-  return whole;
-}
-
-/** @param {Response} answer */
-const bodyOf = (answer) => /** @type {ReadableStream<Uint8Array>} */ (answer.body); // null only after HEAD
-
 /**
  * Read an answer: lines of JSON; the last line holds the data, an error, or the number of bytes that follow.
  * @param {ReadableStream<Uint8Array>} stream @param {How['progress']} progress
  */
 export async function readAnswer(stream, progress) {
   const reader = stream.getReader();
+  let held = /** @type {Uint8Array} */ (new Uint8Array(0)); // what has arrived and was not read yet
+  /** @param {string} lost - key of the message if the answer has ended */
+  const next = async (lost) => {
+    const { value, done } = await reader.read();
+    if (done) throw new BackendError(tr(lost), 'offline');
+    return value;
+  };
   try {
-    return await lastLine(reader, progress);
+    for (;;) {
+      const end = held.indexOf(10);
+      if (end < 0) {
+        held = new Uint8Array(await new Blob(/** @type {any} */ ([held, await next(GONE)])).arrayBuffer());
+        continue;
+      }
+      const line = JSON.parse(new TextDecoder().decode(held.subarray(0, end)));
+      held = held.slice(end + 1);
+      learn(line.phrases);
+      if ('data' in line) return line.data;
+      if ('error' in line) throw new BackendError(line.error.text, line.error.kind, line.error.size ?? null);
+      if ('bytes' in line) {
+        const whole = new Uint8Array(line.bytes);
+        for (let at = 0; ; held = await next('the-answer-was-cut-short')) {
+          whole.set(held, at);
+          at += held.length;
+          if (at >= line.bytes) return whole.buffer;
+        }
+      }
+      progress?.(line.progress);
+    }
   } finally { // browsers report a response as failed unless it is read to its end
     while (!(await reader.read().catch(() => ({ done: true }))).done);
   }
-}
-
-/** @param {ReadableStreamDefaultReader<Uint8Array>} reader @param {How['progress']} progress */
-async function lastLine(reader, progress) {
-  let buffer = new Uint8Array(0);
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) throw new BackendError(tr(GONE), 'offline');
-    buffer = joined([buffer, value]);
-    for (let end = buffer.indexOf(10); end >= 0; end = buffer.indexOf(10)) {
-      const line = JSON.parse(new TextDecoder().decode(buffer.subarray(0, end)));
-      learn(line.phrases);
-      buffer = buffer.slice(end + 1);
-      if ('data' in line) return line.data;
-      if ('error' in line) throw new BackendError(line.error.text, line.error.kind, line.error.size ?? null);
-      if ('bytes' in line) return rest(reader, buffer, line.bytes);
-      progress?.(line.progress);
-    }
-  }
-}
-
-/** @param {ReadableStreamDefaultReader<Uint8Array>} reader @param {Uint8Array} first @param {number} count */
-async function rest(reader, first, count) {
-  const parts = [first];
-  let got = first.length;
-  while (got < count) {
-    const { value, done } = await reader.read();
-    if (done) throw new BackendError(tr('the-answer-was-cut-short'), 'offline');
-    parts.push(value);
-    got += value.length;
-  }
-  return joined(parts).buffer;
 }
 
 /**
@@ -86,7 +67,7 @@ export function serverBackend({ base, photos, lecture }) {
       learn(phrases);
       throw new BackendError(error.text, error.kind);
     }
-    return readAnswer(bodyOf(answer), progress);
+    return readAnswer(/** @type {ReadableStream<Uint8Array>} */ (answer.body), progress); // null only after HEAD
   }
 
   /** @param {import('./backend.js').About} about @param {object} args @param {How} how */

@@ -223,17 +223,9 @@ export function fromWords(direction, query) {
   return direction === 'row' ? tr('from', queryWords(query)) : tr('to', queryWords(query));
 }
 
-/** @type {Record<string, string>} */
-const FUSIONS = { mean: 'mean', max: 'max', min: 'min' };
-
-/** @param {string} fusion */
-export function fusionWords(fusion) {
-  return tr(FUSIONS[fusion]);
-}
-
 /** @param {number | string} head @param {number} heads */
 export function headWords(head, heads) {
-  return typeof head === 'number' ? tr('head-number', head + 1) : tr('of-heads', fusionWords(head), heads);
+  return typeof head === 'number' ? tr('head-number', head + 1) : tr('of-heads', tr(head), heads);
 }
 
 /** @typedef {import('../core/stages.js').Sizes} Sizes */
@@ -277,14 +269,6 @@ export function playWords(playing, still, heads) {
   return heads ? tr('play-heads') : tr('play-layers');
 }
 
-/** @type {Record<import('../core/state.js').Descriptor, string>} */
-const DESCRIPTORS = { tokens: 'tokens', queries: 'queries', keys: 'keys', values: 'values' };
-
-/** What describes a patch. @param {import('../core/state.js').Descriptor} descriptor */
-export function descriptorWords(descriptor) {
-  return tr(DESCRIPTORS[descriptor]);
-}
-
 /**
  * The title of a picture.
  * @param {{mode: string, block: number, head: number | string, query: import('../core/state.js').Query,
@@ -301,16 +285,16 @@ export function title(shown, model, rolling, name = '') {
   }
   if (descriptor && mode === SIMILARITY) {
     if (similar === 'components') {
-      return tr('components-of-layer', descriptorWords(descriptor), block + 1);
+      return tr('components-of-layer', tr(descriptor), block + 1);
     }
     if (similar === 'foreground') {
-      return tr('foreground-by-the-of-layer', descriptorWords(descriptor), block + 1);
+      return tr('foreground-by-the-of-layer', tr(descriptor), block + 1);
     }
-    return tr('similarity-to-of-layer', queryWords(query), descriptorWords(descriptor), block + 1);
+    return tr('similarity-to-of-layer', queryWords(query), tr(descriptor), block + 1);
   }
   if (mode === SIMILARITY) return tr('layer-patches-that-look-alike', block + 1);
   if (mode !== 'rollout') return translated(name);
-  const fused = fusionWords(rolling.fuse);
+  const fused = tr(rolling.fuse);
   const last = stageOf(model, depth - 1).index;
   const asked = direction === 'row' && last > 0 ? tr('stage', from, last + 1) : from;
   return tr('rollout-of-layers', rolling.start + 1, depth, fused, asked);

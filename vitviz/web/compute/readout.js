@@ -59,13 +59,9 @@ export function massesOf(row, kinds, token) {
   return named;
 }
 
-/** @type {Record<string, string>} */
-const NAMES = { distillation: 'distillation', registers: 'registers', self: 'self' };
-const nameOf = (/** @type {string} */ name) => tr(NAMES[name] ?? name);
-
 /** The text below a thumbnail: "CLS 12 % · self 3 %". @param {[string, number][]} shares @param {string} between */
 export function massWords(shares, between = ' · ') {
-  return shares.map(([name, value]) => `${nameOf(name)}${NBSP}${percent(value, 2)}`).join(between);
+  return shares.map(([name, value]) => `${tr(name)}${NBSP}${percent(value, 2)}`).join(between);
 }
 
 /**
@@ -80,7 +76,7 @@ export function sentences(reading, unit, direction) {
   const outside = reading.masses.filter(([name]) => name !== 'self');
   if (unit === 'attention' && direction === 'row' && outside.length) {
     out.push(tr('outside-the-picture', listed(outside.map(([name, value]) => (
-      tr('on', percent(value), nameOf(name)))))));
+      tr('on', percent(value), tr(name)))))));
   }
   const self = reading.masses.find(([name]) => name === 'self');
   if (self && unit === 'attention') out.push(tr(reading.stays, percent(self[1])));

@@ -5,13 +5,10 @@ import { sentence } from '../core/words.js';
 
 /** @typedef {import('../core/manifest.js').Manifest} Manifest */
 /** @typedef {number | string} Target */
-/** @typedef {'probability' | 'logit' | 'cosine' | 'value'} Scale */
+/** A scale; its name is also the key of its text. @typedef {'probability' | 'logit' | 'cosine' | 'value'} Scale */
 
 export const OTHER = 'similar:other';
 const { LISTED } = CONSTANTS; // see vitviz/attribution/targets.py
-
-/** The names of scales. @type {Record<Scale, string>} */
-export const SCALES = { probability: 'probability', logit: 'logit', cosine: 'cosine', value: 'value' };
 
 /** Return the word of a target's spelling; "class" for a class. @param {Target} target */
 export function wordOf(target) {

@@ -1,6 +1,5 @@
 // Draw charts as SVG text, as wide as their container. Pure functions of numbers; only `fill` changes the page.
 import { escaped, placeWords, scaled } from '../compute/format.js';
-import { SCALES } from '../compute/targets.js';
 import { joined, listed, named, tr } from '../core/words.js';
 
 const NARROW = 340; // pixels; default width
@@ -207,7 +206,7 @@ export function moved(classes, units, pinned = 0, short = units) {
 export function movedTarget(label, { target, scale }) {
   if (!target || !scale) return '';
   const number = scaled(scale);
-  const word = scale === 'probability' ? '' : `${tr(SCALES[scale])} `;
+  const word = scale === 'probability' ? '' : `${tr(scale)} `;
   return moved([[label, target[1], target[2]]], (value) => word + number(value), 1, number);
 }
 

@@ -181,15 +181,17 @@ export function colorGrid(index, table, out) {
   for (let i = 0; i < index.length; i += 1) out[i] = table[index[i]];
 }
 
+/** Return pixels as a picture. @param {Uint32Array} pixels @param {[number, number]} grid - [gh, gw] */
+export const imageOf = ({ buffer }, [rows, columns]) => (
+  new ImageData(new Uint8ClampedArray(/** @type {ArrayBuffer} */ (buffer)), columns, rows));
+
 /**
  * Return a map on its own scale as a picture with one pixel per patch.
  * @param {ArrayLike<number>} values @param {[number, number]} grid - [gh, gw] @param {Uint32Array} table - (256)
  * @param {boolean} [signed]
  */
-export function picture(values, [rows, columns], table, signed = false) {
+export function picture(values, grid, table, signed = false) {
   const index = new Uint8Array(values.length);
   indices(values, ownScale(values, signed), 1, index);
-  const image = new ImageData(columns, rows);
-  colorGrid(index, table, new Uint32Array(image.data.buffer));
-  return image;
+  return imageOf(Uint32Array.from(index, (color) => table[color]), grid);
 }

@@ -1,6 +1,6 @@
 // Draw the N x N attention of one head: a row for each query, a column for each key. Lines separate the rows of the
 // patch grid. Pointing at a cell selects its row's token as the query and marks its column's patch.
-import { indices, packed, scaleOver } from './color.js';
+import { colorGrid, indices, scaleOver } from './color.js';
 import { contextOf, find, write } from './dom.js';
 import { joined, tr } from '../core/words.js';
 
@@ -88,10 +88,9 @@ export class Matrix {
     this.tokens = new Int32Array(0);
     this.values = new Float32Array(0);
     this.index = new Uint8Array(0);
-    /** @type {Uint8Array | null} */
-    this.painted = null; // color map of the painted picture
-    /** @type {{bytes: Uint8Array}} */
-    this.look = { bytes: new Uint8Array(768) };
+    /** @type {Uint32Array | null} */
+    this.painted = null; // colors of the painted picture
+    this.table = /** @type {Uint32Array} */ (new Uint32Array(256));
     this.head = -1;
     this.next = 0;
     /** @param {PointerEvent | MouseEvent} event @returns {[number, number] | null} */
@@ -116,9 +115,9 @@ export class Matrix {
 
   /**
    * Draw `chosen` of `block` from the top, or the first head if heads are fused.
-   * @param {Block} block @param {number | string} chosen @param {{bytes: Uint8Array}} look - a color map
+   * @param {Block} block @param {number | string} chosen @param {Uint32Array} table - (256) colors
    */
-  show(block, chosen, look) {
+  show(block, chosen, table) {
     const head = typeof chosen === 'number' ? chosen : 0;
     write(this.words, sentence(block, head, chosen !== head));
     if (block !== this.block || head !== this.head) {
@@ -133,7 +132,7 @@ export class Matrix {
       this.canvas.height = n;
       this.painted = null;
     }
-    this.look = look;
+    this.table = table;
   }
 
   /** Continue drawing. @returns {boolean} whether rows remain */
@@ -144,20 +143,17 @@ export class Matrix {
       this.next = someRows(this.block, this.head, this.tokens, this.next, performance.now() + SLICE, this.values);
       if (this.next < n) return true;
     }
-    if (this.painted !== this.look.bytes) this.paint(n);
+    if (this.painted !== this.table) this.paint(n);
     return false;
   }
 
   /** @param {number} n - rows */
   paint(n) {
     indices(this.values, scaleOver([this.values]), 0.5, this.index); // square roots: most cells are near zero
-    const context = contextOf(this.canvas);
-    const image = context.createImageData(n, n);
-    const pixels = new Uint32Array(image.data.buffer);
-    const table = packed(this.look.bytes);
-    for (let i = 0; i < pixels.length; i += 1) pixels[i] = table[this.index[i]];
-    context.putImageData(image, 0, 0);
-    this.painted = this.look.bytes;
+    const image = new ImageData(n, n);
+    colorGrid(this.index, this.table, new Uint32Array(image.data.buffer));
+    contextOf(this.canvas).putImageData(image, 0, 0);
+    this.painted = this.table;
   }
 
   /**

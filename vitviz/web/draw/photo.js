@@ -3,7 +3,7 @@
 // one pixel for each patch, and the marks have the resolution of the screen, because browsers copy a changed canvas in
 // every frame.
 import { captioned } from './caption.js';
-import { SPOTLIGHT, colorGrid, indices, packed, shades, spotlight } from './color.js';
+import { SPOTLIGHT, colorGrid, imageOf, indices, packed, shades, spotlight } from './color.js';
 import { patchAt, patchEdges } from '../compute/geometry.js';
 import { patchIn } from '../core/stages.js';
 import { isExact } from '../compute/readback.js';
@@ -79,6 +79,7 @@ export class Pane {
     this.base = this.grid = /** @type {Pair} */ ([0, 0]); // grids of the photograph and of the map
     this.enlarge = new Heat(this.geometry, this.grid);
     this.colors = new ImageData(1, 1); // of the heat canvas
+    this.index = new Uint8Array(0); // color indices of the map
     this.placed = ''; // size and place of the heat canvas
     this.painted = /** @type {{index: Uint8Array, table: Uint32Array, smooth: boolean} | null} */ (null);
     this.opacity = 0;
@@ -208,6 +209,20 @@ export class Pane {
     this.opacity = bare ? 0 : opacity;
     heat.canvas.style.opacity = String(this.opacity);
     if (!this.last.canvas.hidden && this.last.canvas.getAnimations().length === 0) this.fade();
+  }
+
+  /**
+   * Draw numbers of the patches in colors, and the color bar.
+   * @param {ArrayLike<number>} values - (gh, gw) @param {import('./color.js').Scale} scale
+   * @param {{gamma?: number, color: string, smooth: boolean, opacity: number, overlay?: string, bare?: boolean}} look -
+   *   see `paint`
+   * @param {{tables: Record<string, Uint32Array>, colors: Record<string, Uint8Array>}} page - color maps by name
+   */
+  map(values, scale, { gamma = 1, ...look }, { tables, colors }) {
+    if (this.index.length !== values.length) this.index = new Uint8Array(values.length);
+    indices(values, scale, gamma, this.index);
+    this.paint(this.index, tables[look.color], { ...look, signed: scale.signed });
+    this.bar(colors[look.color], gamma, scale.signed, scale.clipped);
   }
 
   /**
@@ -437,7 +452,7 @@ export class Pane {
     const bar = contextOf(this.found('.vv-bar'));
     bar.canvas.classList.toggle('vv-beyond', clipped > 0);
     bar.canvas.classList.toggle('vv-signed', signed);
-    bar.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), 256, 1), 0, 0);
+    bar.putImageData(imageOf(pixels, [1, 256]), 0, 0);
   }
 
   /**

@@ -1,5 +1,5 @@
 // Draw pictures for files: sheets of small maps at print size, and SVG charts.
-import { colorGrid } from './color.js';
+import { imageOf } from './color.js';
 import { FONT, contextOf } from './dom.js';
 
 export const PRINT = 1890; // pixels: 160 mm at 300 dots per inch
@@ -21,12 +21,8 @@ export function atPrintSize(canvas) {
 
 /** Draw one pixel per patch. @param {Uint8Array} index @param {[number, number]} grid @param {Uint32Array} table */
 export function canvasOf(index, [gh, gw], table) {
-  const out = document.createElement('canvas');
-  [out.width, out.height] = [gw, gh];
-  const layer = contextOf(out);
-  const pixels = layer.createImageData(gw, gh);
-  colorGrid(index, table, new Uint32Array(pixels.data.buffer));
-  layer.putImageData(pixels, 0, 0);
+  const out = Object.assign(document.createElement('canvas'), { width: gw, height: gh });
+  contextOf(out).putImageData(imageOf(Uint32Array.from(index, (color) => table[color]), [gh, gw]), 0, 0);
   return out;
 }
 

@@ -1,4 +1,5 @@
 // Effects of the state on the browser: the address and its history, full screen, the animation; downloads and links.
+import { isAbort } from '../backends/backend.js';
 import { pictureOf } from '../compute/readback.js';
 import { isStep } from '../core/actions.js';
 import { isKept } from '../core/kinds.js';
@@ -90,37 +91,35 @@ export function download(blob, name) {
 }
 
 /**
- * Save a picture as PNG, or show why saving failed.
- * @param {HTMLCanvasElement} canvas @param {string} name @param {Store} store
+ * Do something that can fail, and show why it failed.
+ * @param {Store} store @param {() => Promise<void>} act @param {string} [key] - of a text about the error's message
  */
-export async function downloadPicture(canvas, name, store) {
+export async function attempt(store, act, key) {
   try {
-    download(await pictureOf(canvas), name);
+    await act();
   } catch (error) {
     const { message } = /** @type {Error} */ (error);
-    store.dispatch({ type: 'message', texts: [tr('the-picture-could-not-be', message)], at: 'actions' });
+    store.dispatch({ type: 'message', texts: [key ? tr(key, message) : message], at: 'actions' });
   }
 }
+
+/** Save a picture as PNG. @param {HTMLCanvasElement} canvas @param {string} name @param {Store} store */
+export const downloadPicture = (canvas, name, store) => (
+  attempt(store, async () => download(await pictureOf(canvas), name), 'the-picture-could-not-be'));
 
 /** Return whether the browser can send pictures to other programs, as phones do. */
 export function canShare() {
   return Boolean(navigator.canShare?.({ files: [new File([], 'picture.png', { type: 'image/png' })] }));
 }
 
-/**
- * Send a picture with another program that the visitor chooses, or show why this failed.
- * @param {HTMLCanvasElement} canvas @param {string} name @param {Store} store
- */
-export async function sharePicture(canvas, name, store) {
-  try {
-    const picture = await pictureOf(canvas);
-    await navigator.share({ files: [new File([picture], name, { type: picture.type })] });
-  } catch (error) {
-    const { name: kind, message } = /** @type {Error} */ (error);
-    if (kind === 'AbortError') return; // the visitor closed the list of programs
-    store.dispatch({ type: 'message', texts: [tr('the-picture-could-not-be-sent', message)], at: 'actions' });
-  }
-}
+/** Send a picture with another program that the visitor chooses. @param {HTMLCanvasElement} canvas
+ * @param {string} name @param {Store} store */
+export const sharePicture = (canvas, name, store) => attempt(store, async () => {
+  const picture = await pictureOf(canvas);
+  await navigator.share({ files: [new File([picture], name, { type: picture.type })] }).catch((error) => {
+    if (!isAbort(error)) throw error; // else the visitor closed the list of programs
+  });
+}, 'the-picture-could-not-be-sent');
 
 /** The absolute link to the current view: what is shown, not the sender's theme and, outside the lecture, language.
  * @param {Store} store */

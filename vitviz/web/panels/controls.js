@@ -1,7 +1,7 @@
 // The controls beside the picture show the state and change it. They are native inputs, which work with keyboards and
 // screen readers.
 import {
-  aligned, escaped, fusionWords, headWords, patchWords, percent, playWords, score, whole,
+  aligned, escaped, headWords, patchWords, percent, playWords, score, whole,
 } from '../compute/format.js';
 import { write } from '../draw/dom.js';
 import { SIMILARITY } from '../core/state.js';
@@ -121,7 +121,7 @@ export class Controls extends Panel {
     this.canRoll = can.rollout;
     for (const key of ['start', 'block']) this.found(`[data-key=${key}]`).max = String(depth);
     this.found('[data-key=head]').innerHTML = ['mean', 'max', 'min', ...Array(heads).keys()].map((head) => (
-      `<option value="${head}">${typeof head === 'number' ? headWords(head, heads) : fusionWords(head)}</option>`))
+      `<option value="${head}">${typeof head === 'number' ? headWords(head, heads) : tr(head)}</option>`))
       .join('');
     this.found('.vv-views').hidden = !similarity;
     this.inputs = this.all('[data-key]').map((input) => (

@@ -83,14 +83,6 @@ export class Explain extends Panel {
     return this.panes.length > 1 ? this.panes[this.page.store.get().pane] : this.panes[0];
   }
 
-  get pane() {
-    return this.mapPane.pane;
-  }
-
-  get index() {
-    return this.mapPane.index;
-  }
-
   /** The methods that explain the model. */
   get methods() {
     return this.every.filter((method) => method.captured || !this.scene?.manifest.captured);

@@ -5,9 +5,10 @@ import { csv } from '../compute/map_files.js';
 import { gridOf, patchIn } from '../core/stages.js';
 import { joined, tr, translated } from '../core/words.js';
 import { picture } from '../draw/color.js';
-import { contextOf, write } from '../draw/dom.js';
-import { oneTabStop, roving } from '../draw/roving.js';
+import { write } from '../draw/dom.js';
+import { roving } from '../draw/roving.js';
 import { together } from '../draw/saved.js';
+import { smallMaps } from '../draw/small_maps.js';
 import { colorsOf } from './explain_pane.js';
 import { aboutOf, nameOf, saveMenu, withWords } from './save.js';
 
@@ -129,21 +130,15 @@ export class MethodList {
     panel.find('.vv-beside').hidden = rows.length < 2;
     if (rows.length < 2) return;
     write(panel.find('.vv-beside h2'), tested > 1 ? tr('all-maps-side-by-side') : tr('all-maps-side-by-side-title'));
-    panel.find('.vv-all').innerHTML = rows.map(({ method: { name: method, title }, heatmap, test }) => {
-      const words = [test && gained(test), took(heatmap)].filter(Boolean).join(' · ');
-      const name = escaped(translated(title));
-      return `<button type="button" class="vv-small" data-method="${method}"><canvas></canvas><span>${name}</span
-        ><small>${words}</small></button>`;
-    }).join('');
+    smallMaps(panel.find('.vv-all'), rows.map(({ method: { name, title }, heatmap, test }) => (
+      { data: `data-method="${name}"`, name: translated(title), image: this.small(heatmap),
+        words: [test && gained(test), took(heatmap)].filter(Boolean).join(' · ') })));
     write(panel.find('.vv-one-scale'), tr('each-map-has-its-own'));
-    oneTabStop(panel.find('.vv-all'));
-    panel.all('.vv-all canvas').forEach((canvas, place) => this.small(canvas, rows[place].heatmap));
   }
 
-  /** @param {HTMLCanvasElement} canvas @param {Heatmap} map */
-  small(canvas, { values, signed }) {
-    const grid = gridOf(this.panel.scene.manifest, values.length);
-    [canvas.height, canvas.width] = grid;
-    contextOf(canvas).putImageData(picture(values, grid, this.panel.page.tables[colorsOf(signed)], signed), 0, 0);
+  /** Return a map with one pixel per patch. @param {Heatmap} map */
+  small({ values, signed }) {
+    const { scene, page } = this.panel;
+    return picture(values, gridOf(scene.manifest, values.length), page.tables[colorsOf(signed)], signed);
   }
 }

@@ -3,7 +3,7 @@ import { clippedWords, percent, pictureWords, progressWords, score } from '../co
 import { patchAfter } from '../compute/geometry.js';
 import { gridOf, patchIn } from '../core/stages.js';
 import { joined, tr, translated } from '../core/words.js';
-import { SIGNED, SPOTLIGHT, beyond, indices, ownScale } from '../draw/color.js';
+import { SIGNED, SPOTLIGHT, beyond, ownScale } from '../draw/color.js';
 import { find, write } from '../draw/dom.js';
 import { Pane } from '../draw/photo.js';
 
@@ -48,7 +48,6 @@ export class MapPane {
     this.drawn = ''; // the colors on the canvas, to skip redraws
     /** @type {Heatmap | undefined} */
     this.heatmap = undefined; // the map on the canvas
-    this.index = new Uint8Array(0);
     this.beyond = /** @type {number[]} */ ([]);
   }
 
@@ -92,11 +91,7 @@ export class MapPane {
   /** @param {Heatmap} heatmap @param {Pick<State, 'opacity' | 'overlay'>} look */
   paint({ values, signed }, look) {
     const scale = ownScale(values, signed);
-    const name = colorsOf(signed);
-    this.index = new Uint8Array(values.length);
-    indices(values, scale, 1, this.index);
-    this.pane.paint(this.index, this.page.tables[name], { ...look, color: name, smooth: false, signed });
-    this.pane.bar(this.page.colors[name], 1, signed, scale.clipped);
+    this.pane.map(values, scale, { ...look, color: colorsOf(signed), smooth: false }, this.page);
     this.beyond = signed ? beyond(values, scale) : [];
   }
 

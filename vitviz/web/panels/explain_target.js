@@ -1,6 +1,6 @@
 // The field that says what to explain: a class, a class to compare it with, or another target, such as a group.
 import { outputs } from '../compute/format.js';
-import { OTHER, SCALES, classesOf, groupOf, hasGroups, namedGroups, scaleOf, targetName, wordOf,
+import { OTHER, classesOf, groupOf, hasGroups, namedGroups, scaleOf, targetName, wordOf,
 } from '../compute/targets.js';
 import { find, write } from '../draw/dom.js';
 import { inEnglish, named, spoken, tr, translated } from '../core/words.js';
@@ -114,7 +114,7 @@ export class TargetField {
   /** @param {Target} target */
   noteOf(target) {
     const { length } = classesOf(target);
-    return length ? tr('number-of-classes', length) : tr(SCALES[scaleOf(target, this.manifest)]);
+    return length ? tr('number-of-classes', length) : tr(scaleOf(target, this.manifest));
   }
 
   /** Return the manifest of the scene, which is there once a list opens. */

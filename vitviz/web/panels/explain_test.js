@@ -2,7 +2,7 @@
 import { testQuestion } from '../compute/explaining.js';
 import { progressWords, scaled, whole } from '../compute/format.js';
 import { csv } from '../compute/map_files.js';
-import { SCALES, scaleOf } from '../compute/targets.js';
+import { scaleOf } from '../compute/targets.js';
 import { tr, translated } from '../core/words.js';
 import { chart, fill, rangeOf } from '../draw/charts.js';
 import { write } from '../draw/dom.js';
@@ -48,8 +48,8 @@ export class MapTest {
     /** @type {Scale} */
     const scale = test?.scale ?? (target === null ? 'value' : scaleOf(target, scene.manifest));
     write(panel.find('.vv-verdict'), test ? translated(test.words) : told ? progressWords(told, words)
-      : tr('the-test-hides-the-patches', tr(SCALES[scale])));
-    panel.showText('.vv-area', test ? tr('the-area-is-the-mean', tr(SCALES[scale])) : '');
+      : tr('the-test-hides-the-patches', tr(scale)));
+    panel.showText('.vv-area', test ? tr('the-area-is-the-mean', tr(scale)) : '');
     const button = panel.find('[data-do=test]');
     button.hidden = Boolean(test);
     button.disabled = !panel.heatmap;
@@ -69,7 +69,7 @@ export class MapTest {
     const number = scaled(scale);
     const area = (/** @type {number} */ value) => (scale === 'probability' ? value.toFixed(2) : number(value));
     return (width) => chart({
-      title, across, up: tr(SCALES[scale]), x: curve.x, units: (value) => number(value, 2), steps: whole,
+      title, across, up: tr(scale), x: curve.x, units: (value) => number(value, 2), steps: whole,
       range: rangeOf(scale, [curve.y, curve.random, curve.low, curve.high, curve.center]),
       lines: [{ name: tr('this-map'), y: curve.y },
         { name: tr('mean-of-random-orders'), y: curve.random, kind: 'quiet' },

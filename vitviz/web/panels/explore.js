@@ -15,7 +15,7 @@ import { gridOf, lastGrid, mostHeads, patchIn, stageOf } from '../core/stages.js
 import { PANE, SIMILARITY, activeQuery, isOpen, paneOf, pick } from '../core/state.js';
 import { inEnglish, joined, spoken, tr, translated } from '../core/words.js';
 import { welcome } from '../effects/welcome.js';
-import { SIGNED, SPOTLIGHT, beyond, indices, ownScale } from '../draw/color.js';
+import { SIGNED, SPOTLIGHT, beyond, ownScale } from '../draw/color.js';
 import { Matrix } from '../draw/matrix.js';
 import { Pane } from '../draw/photo.js';
 import { Controls } from './controls.js';
@@ -56,7 +56,7 @@ import { Glossary } from './glossary.js';
  */
 /**
  * A pane and its scene; `changes`: `page.changes` when it was drawn.
- * @typedef {{pane: Pane, scene: Scene | null, index: Uint8Array, signed: boolean, changes: number}} Held
+ * @typedef {{pane: Pane, scene: Scene | null, signed: boolean, changes: number}} Held
  */
 
 const SAY_AFTER = 400; // milliseconds without changes before a screen reader announces the note
@@ -143,7 +143,7 @@ export class Explore extends Panel {
     element.addEventListener('focusin', () => this.activate(number()));
     saveMenu(this.page, element.querySelector('figcaption'), 'save-this-map',
       mapChoices(() => this.saved(number())), () => nameOf(scene(), pane.titled));
-    this.panes.push({ pane, scene: null, index: new Uint8Array(0), signed: false, changes: -1 });
+    this.panes.push({ pane, scene: null, signed: false, changes: -1 });
   }
 
   /** Make a pane active; its model may have other classes. @param {number} pane */
@@ -231,7 +231,7 @@ export class Explore extends Panel {
     this.glossary.render(state, scene);
     more = this.drawMatrix(state, scene) || more;
     more = this.similarity.draw(place, this.scenes, this.panes.map(({ pane }) => pane)) || more;
-    const { table } = this.coloring(state, false);
+    const table = this.page.tables[this.colorOf(state, false)];
     return (!this.caption.drawWall(state, scene, table) && this.walls.draw(state, scene, table)) || more;
   }
 
@@ -263,9 +263,8 @@ export class Explore extends Panel {
   }
 
   /** @param {State} state @param {boolean} signed */
-  coloring({ color }, signed) {
-    const name = signed ? SIGNED : color && color !== SIGNED ? color : SPOTLIGHT;
-    return { name, bytes: this.page.colors[name], table: this.page.tables[name] };
+  colorOf({ color }, signed) {
+    return signed ? SIGNED : color && color !== SIGNED ? color : SPOTLIGHT;
   }
 
   /** @param {State} state @param {Held} held @param {number} pane @returns {boolean} whether there is work left */
@@ -359,22 +358,19 @@ export class Explore extends Panel {
     const { pane } = held;
     const { grid } = pane;
     const prefix = shown.values.length - grid[0] * grid[1];
-    const { name: color, bytes, table } = this.coloring(place, shown.signed);
+    const color = this.colorOf(place, shown.signed);
     const patches = shown.values.subarray(prefix);
     const scale = ownScale(patches, shown.signed);
     if (shown.unit === 'cosine' && color === SPOTLIGHT) scale.vmin = otsu(patches); // most patches are alike
     const dots = [...(color === SPOTLIGHT ? [] : beyond(patches, scale)), ...(active ? this.marked : [])];
     pane.mark(place.grid, shown.patch, dots, shown.from);
-    if (held.index.length !== patches.length) held.index = new Uint8Array(patches.length);
-    indices(patches, scale, place.gamma, held.index);
-    pane.paint(held.index, table, { ...place, color, signed: shown.signed });
+    pane.map(patches, scale, { ...place, color }, this.page);
     const unit = shown.unit === 'attention' ? percent : score;
     const titled = () => title(place, manifest, rolloutOptions(place, manifest.depth), shown.name);
     pane.label({ title: titled(), name: inEnglish(titled), answer: said,
       ...this.ends(color, unit, scale, shown.unit),
       details: [settings(place), clippedWords(scale, unit)].filter(Boolean).join(' · '),
       most: scale.clipped && color !== SPOTLIGHT ? unit(scale.most) : '' });
-    pane.bar(bytes, place.gamma, shown.signed, scale.clipped);
     const isOwn = String(shown.from ?? grid) === String(grid); // rollout may go from another stage
     const [token, from] = isOwn ? [shown.question.token, shown.patch] : [-1, null];
     const reading = read(shown.values, { kinds: prefix ? kinds : kinds.subarray(0, 0), grid }, token, from,
@@ -479,7 +475,7 @@ export class Explore extends Panel {
     const block = Math.min(state.block ?? Infinity, manifest.depth - 1);
     const held = answers.blocks[block];
     if (!held) return false;
-    this.matrix.show(held.block, state.head, this.coloring(state, false));
+    this.matrix.show(held.block, state.head, this.page.tables[this.colorOf(state, false)]);
     const more = this.matrix.advance();
     const { pointer } = state;
     const { grid } = held.block;

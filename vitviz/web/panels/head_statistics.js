@@ -1,7 +1,7 @@
 // The panel of heads, layers down and heads across: the map of each head; a table colored by a statistic; the map of
 // the head under the pointer; and the prediction with heads switched off.
 import { dots, fill, moved, movedTarget } from '../draw/charts.js';
-import { SIGNED, SPOTLIGHT, beyond, indices, ownScale, scaleOver } from '../draw/color.js';
+import { SIGNED, SPOTLIGHT, beyond, imageOf, indices, ownScale, scaleOver } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { Questions, sceneOf } from '../effects/questions.js';
@@ -271,8 +271,7 @@ export class Heads extends Panel {
     write(side('.vv-high'), scale ? unit(scale.vmax) : '');
     write(side('.vv-unit'), translated(statistic.unit));
     const table = this.page.tables[scale?.signed ? SIGNED : SPOTLIGHT];
-    const pixels = new ImageData(new Uint8ClampedArray(table.slice().buffer), 256, 1);
-    side('.vv-bar').getContext('2d').putImageData(pixels, 0, 0);
+    side('.vv-bar').getContext('2d').putImageData(imageOf(table.slice(), [1, 256]), 0, 0);
     /** @type {Parameters<typeof dots>[0] | null} */
     const drawn = scale && { title: translated(statistic.title), values, units: unit,
       across: tr('layer-1-to', values.length), range: [Math.min(0, scale.vmin), scale.vmax],
@@ -299,12 +298,8 @@ export class Heads extends Panel {
     const patches = row.subarray(manifest.prefix.length);
     const scale = ownScale(patches);
     pane.mark(false, patch, state.color ? beyond(patches, scale) : []);
-    const index = new Uint8Array(patches.length);
-    indices(patches, scale, state.gamma, index);
     const off = state.off.includes(`${block},${head}`);
-    const color = off ? 'gray' : state.color ?? SPOTLIGHT;
-    pane.paint(index, this.page.tables[color], { ...state, color, signed: false });
-    pane.bar(this.page.colors[color], state.gamma, false, scale.clipped);
+    pane.map(patches, scale, { ...state, color: off ? 'gray' : state.color ?? SPOTLIGHT }, this.page);
     const titled = () => {
       const words = title({ ...state, mode: 'attention', block, head, query }, manifest, { fuse: 'mean', start: 0 });
       return off ? tr('is-off', words) : words;

@@ -1,17 +1,18 @@
 // The panel of layers: the prediction after each layer, from the image and from each patch, and principal components of
 // the patches. The map of the chosen layer is drawn large over the photograph.
 import { fill, layerChart, rangeOf } from '../draw/charts.js';
-import { SPOTLIGHT, colorGrid, packed } from '../draw/color.js';
+import { SPOTLIGHT, imageOf, packed } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
-import { oneTabStop, roving } from '../draw/roving.js';
+import { roving } from '../draw/roving.js';
 import { Questions, sceneOf } from '../effects/questions.js';
 import { decoded } from '../compute/payload.js';
 import { escaped, percent, playWords, progressWords, scaled, whole } from '../compute/format.js';
 import { readsFeatures } from '../compute/targets.js';
 import { inEnglish, spoken, tr, translated } from '../core/words.js';
 import { csv } from '../compute/map_files.js';
-import { contextOf, write } from '../draw/dom.js';
+import { write } from '../draw/dom.js';
 import { together } from '../draw/saved.js';
+import { smallMaps } from '../draw/small_maps.js';
 import { aboutOf, chartChoices, mapChoices, nameOf, saveMenu, withWords } from './save.js';
 import { TargetLine } from './target_line.js';
 import { Panel } from './panel.js';
@@ -170,27 +171,18 @@ export class Layers extends Panel {
       fill(this.find('.vv-charts'), [layerChart({ title: tr(TITLES[scale]), names: names.map(translated), readings,
         read, range: rangeOf(scale, read), number: scaled(scale) })]);
     } else this.write('.vv-charts', tr('this-model-has-no-classifier'));
-    this.wall('alike', layers, (at) => percent(explained[at], 2), (at, out) => out.set(this.colors(at)));
+    this.wall('alike', layers, (at) => percent(explained[at], 2), (at) => this.colors(at));
   }
 
   /**
    * Draw small maps, one button each.
    * @param {string} kind @param {number[]} layers @param {(at: number) => string} words
-   * @param {(at: number, out: Uint32Array) => void} paint
+   * @param {(at: number) => Uint32Array} pixels
    */
-  wall(kind, layers, words, paint) {
-    const [gh, gw] = this.scene.grid;
-    const box = this.find(`.vv-${kind}`);
-    box.innerHTML = layers.map((layer, at) => `<button type="button" class="vv-small" data-kind="${kind}"
-      data-layer="${layer - 1}"><canvas width="${gw}" height="${gh}"></canvas><span>${
-      tr('the-layer-number', layer)}</span><small>${escaped(words(at))}</small></button>`).join('');
-    this.all(`.vv-${kind} canvas`).forEach((canvas, at) => {
-      const layer = contextOf(canvas);
-      const pixels = layer.createImageData(gw, gh);
-      paint(at, new Uint32Array(pixels.data.buffer));
-      layer.putImageData(pixels, 0, 0);
-    });
-    oneTabStop(box);
+  wall(kind, layers, words, pixels) {
+    smallMaps(this.find(`.vv-${kind}`), layers.map((layer, at) => (
+      { data: `data-kind="${kind}" data-layer="${layer - 1}"`, name: tr('the-layer-number', layer), words: words(at),
+        image: imageOf(pixels(at), this.scene.grid) })));
   }
 
   /** The colors of a layer's patches, as whole pixels. @param {number} at */
@@ -215,7 +207,7 @@ export class Layers extends Panel {
       this.read = names[chosen];
       this.find('[data-field=class]').value = String(chosen);
       this.wall('read', readings, (at) => upTo(this.classMap(at, chosen), answer),
-        (at, out) => colorGrid(this.classMap(at, chosen), this.page.tables[SPOTLIGHT], out));
+        (at) => Uint32Array.from(this.classMap(at, chosen), (color) => this.page.tables[SPOTLIGHT][color]));
     }
     const kind = lensClass !== null && names.length ? 'read' : 'alike';
     const layer = Math.min(block ?? Infinity, scene.manifest.depth - 1) + 1;

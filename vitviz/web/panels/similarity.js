@@ -1,6 +1,6 @@
 // Similar patches in Explore: the cosine of the patch under the pointer and all patches of one photograph or two, and
 // lines between mutual nearest neighbours; or the principal components of all patches, and the foreground.
-import { descriptorWords, patchWords, percent, score } from '../compute/format.js';
+import { patchWords, percent, score } from '../compute/format.js';
 import { basisFile, colorsOf, fitBasis, foregroundOf } from '../compute/pca_basis.js';
 import { descriptorsOf } from '../compute/query.js';
 import { Matching, cosines } from '../compute/similarity.js';
@@ -231,7 +231,7 @@ export class Similarity extends Panel {
     if (this.isNew(scene, spoken())) {
       const { values = [] } = FIELDS.descriptor.kind;
       kind.innerHTML = ['', ...values].map((name) => `<option value="${name}">${
-        name ? descriptorWords(name) : tr('tokens-of-all-layers')}</option>`).join('');
+        name ? tr(name) : tr('tokens-of-all-layers')}</option>`).join('');
     }
     kind.options[0].hidden = similar !== 'components';
     if (kind.value !== (descriptor ?? '')) kind.value = descriptor ?? '';

@@ -2,7 +2,7 @@
 // order of the patches does not matter.
 import { score } from '../../../../web/compute/format.js';
 import { positionSimilarity, sinePositions } from '../../compute/lecture_numbers.js';
-import { indices, scaleOver } from '../../../../web/draw/color.js';
+import { picture } from '../../../../web/draw/color.js';
 import { filled, tr } from '../../../../web/core/words.js';
 import { Rearranged } from './rearranged.js';
 import { Step } from './step.js';
@@ -101,12 +101,9 @@ export class Positions extends Step {
     [canvas.width, canvas.height] = [places[1].length * (columns + 2) - 2, places[0].length * (rows + 2) - 2];
     canvas.parentElement.style.setProperty('--ratio', String(canvas.width / canvas.height));
     const out = canvas.getContext('2d');
-    const index = new Uint8Array(rows * columns);
     places[0].forEach((row, down) => places[1].forEach((column, across) => {
       const values = positionSimilarity(table, row * columns + column);
-      indices(values, scaleOver([values]), 1, index);
-      const pixels = Uint32Array.from(index, (level) => this.page.tables[color][level]);
-      out.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), columns, rows), across * (columns + 2),
+      out.putImageData(picture(values, [rows, columns], this.page.tables[color]), across * (columns + 2),
         down * (rows + 2));
     }));
   }

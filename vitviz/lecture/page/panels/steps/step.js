@@ -4,7 +4,7 @@
 import { percent } from '../../../../web/compute/format.js';
 import { tr, wordsOf } from '../../../../web/core/words.js';
 import { chart, fill } from '../../../../web/draw/charts.js';
-import { SIGNED, SPOTLIGHT, indices, scaleOver } from '../../../../web/draw/color.js';
+import { SIGNED, SPOTLIGHT, scaleOver } from '../../../../web/draw/color.js';
 import { Pane } from '../../../../web/draw/photo.js';
 import { write } from '../../../../web/draw/dom.js';
 import { Panel } from '../../../../web/panels/panel.js';
@@ -78,11 +78,7 @@ export class Step extends Panel {
   heat(pane, values, opacity, { signed = false, unit = '', said = (value) => percent(value), title = '', answer = '',
     color = SPOTLIGHT, overlay = 'spotlight', range, smooth = false, bare = false, gamma = 1 } = {}) {
     const scale = range ? { vmin: range[0], vmax: range[1], signed } : scaleOver([values], signed);
-    const index = new Uint8Array(values.length);
-    indices(values, scale, gamma, index);
-    const colors = signed ? SIGNED : color;
-    pane.paint(index, this.page.tables[colors], { smooth, opacity, overlay, signed, bare, color: colors });
-    pane.bar(this.page.colors[colors], gamma, signed);
+    pane.map(values, scale, { gamma, smooth, opacity, overlay, bare, color: signed ? SIGNED : color }, this.page);
     pane.label({ title, answer, low: said(scale.vmin), high: said(scale.vmax), unit });
   }
 
