@@ -2,7 +2,7 @@
 // first. If not all blocks fit into memory, each block is loaded when it is shown, and the least recently shown block
 // is dropped.
 import { isAbort } from '../backends/backend.js';
-import { parseBlock, parseRollout } from '../compute/payload.js';
+import { parseBlock } from '../compute/payload.js';
 import { tr } from '../core/words.js';
 
 const ABREAST = 2;
@@ -15,8 +15,9 @@ export class Blocks {
   /**
    * @param {import('./scene.js').Scene} scene
    * @param {Backend} backend
-   * @param {{changed: () => void, idle: () => Promise<void>,
-   *   failed: (what: string, error: Error) => void}} events - `idle`: when the browser has drawn the first map
+   * @param {{changed: () => void, idle: () => Promise<void>, rollout: () => Promise<void>,
+   *   failed: (what: string, error: Error) => void}} events - `idle`: when the browser has drawn the first map;
+   *   `rollout`: loads its matrix
    */
   constructor(scene, backend, events) {
     const { heads, width, grid, prefix } = scene.manifest;
@@ -108,27 +109,17 @@ export class Blocks {
 
   /** Load a file; report a failure without stopping the others. @param {number | 'rollout'} what */
   async load(what) {
-    const { scene, backend } = this;
-    const { answers } = scene;
-    const { signal } = what === 'rollout' ? scene.rolling : this.leaving;
+    if (what === 'rollout') return this.events.rollout();
+    const { scene, backend, leaving: { signal } } = this;
     try {
-      if (what === 'rollout') {
-        const { options } = answers;
-        if (options !== scene.firstOptions) return; // the options of rollout have changed
-        const args = { token: null, ...JSON.parse(options) };
-        const buffer = await backend.ask('rollout', scene, args, { signal });
-        if (!signal.aborted) answers.addRollout(parseRollout(buffer));
-      } else {
-        const buffer = await backend.ask('block', scene, { block: what }, { signal });
-        if (!this.held.includes(what)) return; // the block was dropped while loading
-        answers.add(parseBlock(buffer));
-      }
+      const buffer = await backend.ask('block', scene, { block: what }, { signal });
+      if (!this.held.includes(what)) return; // the block was dropped while loading
+      scene.answers.add(parseBlock(buffer));
       scene.failed.delete(what);
     } catch (error) {
       if (isAbort(error) || signal.aborted) return;
       scene.failed.add(what);
-      const lost = what === 'rollout' ? tr('rollout') : tr('the-layer-number', what + 1);
-      this.events.failed(lost, /** @type {Error} */ (error));
+      this.events.failed(tr('the-layer-number', what + 1), /** @type {Error} */ (error));
     }
     this.events.changed();
   }

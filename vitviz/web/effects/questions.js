@@ -17,7 +17,7 @@ import { sourceOf } from '../core/state.js';
 /** @typedef {ReturnType<Progress['watch']>} Watched */
 /** @typedef {{key: string, question: Question, progress: Told, controller: AbortController, timer: any}} Running */
 
-const MAX_ANSWERS = 120; // maximum of cached answers; the least recently used answer is dropped
+const MAX_ANSWERS = 120; // usual maximum of cached answers; the least recently used answer is dropped
 
 /** @param {Scene} scene @param {Question} question */
 const keyOf = (scene, [name, args]) => JSON.stringify([scene.id, name, args]);
@@ -93,10 +93,16 @@ export class Progress {
 }
 
 export class Questions {
-  /** @param {Watched} backend @param {() => void} changed - called after each answer */
-  constructor(backend, changed) {
+  /**
+   * @param {Pick<Watched, 'ask'> & {questions?: Waits}} backend @param {() => void} changed - called after each answer
+   * @param {{read?: (answer: any) => any, most?: number}} [how] - reads an answer before it is cached; the maximum of
+   *   cached answers
+   */
+  constructor(backend, changed, { read = (answer) => answer, most = MAX_ANSWERS } = {}) {
     this.backend = backend;
     this.changed = changed;
+    this.read = read;
+    this.most = most;
     /** @type {Map<string, any>} */
     this.answers = new Map();
     /** @type {Map<string, Error>} */
@@ -159,7 +165,7 @@ export class Questions {
     /** @type {Running} */
     const running = { ...open, progress: {}, controller: new AbortController(), timer: 0 };
     this.running = running;
-    const wait = this.backend.questions[open.question[0]]?.settle;
+    const wait = this.backend.questions?.[open.question[0]]?.settle;
     if (wait) running.timer = setTimeout(() => this.ask(scene, running), wait);
     else this.ask(scene, running);
   }
@@ -174,7 +180,7 @@ export class Questions {
           if (this.running === running) this.changed();
         } });
       if (this.running !== running) return;
-      this.keep(scene, running.question, answer);
+      this.keep(scene, running.question, this.read(answer));
     } catch (error) {
       if (this.running !== running) return;
       if (!isAbort(error)) this.failed.set(key, /** @type {Error} */ (error));
@@ -192,7 +198,7 @@ export class Questions {
         this.answers.set(keyOf(scene, [name, { ...args, methods: [method] }]), [answer[place]]);
       });
     }
-    for (const key of [...this.answers.keys()].slice(0, -MAX_ANSWERS)) this.answers.delete(key);
+    for (const key of [...this.answers.keys()].slice(0, -this.most)) this.answers.delete(key);
   }
 }
 

@@ -3,7 +3,7 @@ import { isAbort, isLost, sizeOf } from '../backends/backend.js';
 import { Answers } from '../compute/answers.js';
 import { describe } from '../compute/format.js';
 import { samePlace } from '../compute/geometry.js';
-import { parseRollout } from '../compute/payload.js';
+import { parseDescriptors, parseRollout } from '../compute/payload.js';
 import { descriptorsOf, rolloutOptions, tokenOn } from '../compute/query.js';
 import { prefixKinds } from '../compute/statistics.js';
 import { limitsOf } from '../core/manifest.js';
@@ -11,7 +11,7 @@ import { lastGrid } from '../core/stages.js';
 import { ROLLOUT, SIMILARITY, groupsByLayer, paneOf, sourceOf } from '../core/state.js';
 import { listed, tr } from '../core/words.js';
 import { Blocks } from './blocks.js';
-import { Descriptors } from './descriptors.js';
+import { Questions } from './questions.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../core/state.js').Source} Source */
@@ -20,11 +20,12 @@ import { Descriptors } from './descriptors.js';
 const IDLE = 1500; // milliseconds without an action before the sharper size is opened ahead
 const AT_ONCE = 60; // milliseconds that a photograph waits for its first map, so that both take one drawing
 const PAUSE = 250; // milliseconds without a change before asking for rollout
+const MAX_FILES = 4; // files of descriptors that a scene keeps
 
 /** The loaded results of one model on one photograph at one input size. */
 export class Scene {
-  /** @param {Manifest} manifest @param {Source} source */
-  constructor(manifest, source) {
+  /** @param {Manifest} manifest @param {Source} source @param {SceneEffects['page']} page */
+  constructor(manifest, source, { backend, changed }) {
     const { id, depth, prefix, photo, frame, grid } = manifest;
     this.id = id;
     this.source = source;
@@ -38,8 +39,8 @@ export class Scene {
     this.kinds = prefixKinds(prefix);
     /** @type {Set<number | 'rollout' | string>} */
     this.failed = new Set(); // files that could not be loaded: blocks, 'rollout', rows of rollout as 'row 7'
-    /** @type {Map<string, import('../compute/payload.js').Described>} */
-    this.described = new Map(); // descriptors of patches by their question, see effects/descriptors.js
+    this.missing = /** @type {string[]} */ ([]); // their names in the message about them
+    this.descriptors = new Questions(backend, changed, { read: parseDescriptors, most: MAX_FILES }); // of patches
     this.firstOptions = JSON.stringify(rolloutOptions(/** @type {any} */ (ROLLOUT), depth));
     this.answers.options = this.firstOptions;
     /** @type {ReturnType<typeof setTimeout> | undefined} */
@@ -51,6 +52,18 @@ export class Scene {
   /** The prediction in one line. */
   get said() {
     return describe(this.manifest);
+  }
+
+  /** Return descriptors of the patches; undefined while they load, or if they failed.
+   * @param {ReturnType<typeof descriptorsOf>} question
+   * @returns {import('../compute/payload.js').Described | undefined} */
+  described(question) {
+    return this.descriptors.answer(this, ['descriptors', question]);
+  }
+
+  /** Return why descriptors failed; empty if they did not. @param {ReturnType<typeof descriptorsOf>} question */
+  lost(question) {
+    return this.descriptors.failure(this, ['descriptors', question]);
   }
 }
 
@@ -80,7 +93,6 @@ export class SceneEffects {
     this.refused = [null, null]; // for each pane, the source that could not be opened
     /** @type {Map<string, Blocks>} */
     this.blocks = new Map();
-    this.descriptors = new Descriptors(page);
     /** @type {{scene: string, source: Source, done: Promise<any>} | null} */
     this.ahead = null; // the latest source that was opened before the visitor asked for it
     /** @type {ReturnType<typeof setTimeout> | undefined} */
@@ -98,7 +110,7 @@ export class SceneEffects {
       for (const scene of this.page.scenes.values()) this.retryRollout(scene);
     }
     if (action.type === 'change' && action.change.mode === SIMILARITY) {
-      for (const scene of this.page.scenes.values()) this.descriptors.retry(scene);
+      for (const scene of this.page.scenes.values()) scene.descriptors.retry();
     }
     this.check(state, 0);
     this.check(state, 1);
@@ -181,7 +193,7 @@ export class SceneEffects {
     if (loading) return loading.scene; // the other pane is opening the same scene
     const { image, model, size, depth } = manifest;
     const photo = image === null ? source.photo : null;
-    const scene = new Scene(manifest, { ...source, image, photo, model, size });
+    const scene = new Scene(manifest, { ...source, image, photo, model, size }, this.page);
     this.start(scene, Math.min(paneOf(this.page.store.get(), pane)?.block ?? Infinity, depth - 1));
     return scene;
   }
@@ -223,7 +235,7 @@ export class SceneEffects {
     this.blocks.delete(scene.id);
     clearTimeout(scene.settling);
     scene.rolling.abort();
-    this.descriptors.leave(scene);
+    scene.descriptors.stop();
     this.page.scenes.delete(scene.id);
   }
 
@@ -247,29 +259,30 @@ export class SceneEffects {
     if (blocks) blocks.want(block); // the last load has priority
     else this.start(scene, block);
     this.rollout(state, scene);
-    if (state.mode !== SIMILARITY || groupsByLayer(state)) return;
-    this.descriptors.want(scene, descriptorsOf(state, depth, this.page.similarity));
+    const compares = state.mode === SIMILARITY && !groupsByLayer(state);
+    scene.descriptors.want(scene, compares ? [['descriptors', descriptorsOf(state, depth, this.page.similarity)]] : []);
   }
 
   /** @param {Scene} scene @param {number} block */
   start(scene, block) {
-    /** @type {string[]} */
-    const lost = [];
     const blocks = new Blocks(scene, this.page.backend, {
       changed: this.page.changed,
       idle: this.page.idle,
-      failed: (what, error) => {
-        if (scene.failed.size === 1) lost.length = 0; // the first failure, or the first after a retry
-        lost.push(what);
-        const { pane } = this.page.store.get();
-        const all = lost.length > 2 ? tr('layers-lost', lost.length) : listed(lost);
-        const text = tr('could-not-load', all, error.message);
-        const offer = isLost(error) ? { pane, again: true, source: null } : null;
-        this.page.store.dispatch({ type: 'message', texts: [text], offer });
-      },
+      rollout: async () => (scene.answers.options === scene.firstOptions ? this.matrix(scene) : undefined),
+      failed: (what, error) => this.report(scene, what, error),
     });
     this.blocks.set(scene.id, blocks);
     blocks.start(block);
+  }
+
+  /** Say which files of a scene could not be loaded. @param {Scene} scene @param {string} what @param {Error} error */
+  report({ failed, missing }, what, error) {
+    if (failed.size === 1) missing.length = 0; // the first failure, or the first after a retry
+    missing.push(what);
+    const { store } = this.page;
+    const all = missing.length > 2 ? tr('layers-lost', missing.length) : listed(missing);
+    const offer = isLost(error) ? { pane: store.get().pane, again: true, source: null } : null;
+    store.dispatch({ type: 'message', texts: [tr('could-not-load', all, error.message)], offer });
   }
 
   /**
@@ -299,7 +312,7 @@ export class SceneEffects {
   retry(scene) {
     this.blocks.get(scene.id)?.again();
     this.retryRollout(scene);
-    this.descriptors.retry(scene);
+    scene.descriptors.retry();
   }
 
   /** Load again what failed of rollout. @param {Scene} scene */
@@ -339,7 +352,7 @@ export class SceneEffects {
    * @param {(buffer: ArrayBuffer) => void} deliver
    */
   async fetch(scene, options, what, token, deliver) {
-    const { backend, store, changed } = this.page;
+    const { backend, changed } = this.page;
     const { signal } = scene.rolling;
     try {
       const buffer = await backend.ask('rollout', scene, { token, ...JSON.parse(options) }, { signal });
@@ -347,8 +360,7 @@ export class SceneEffects {
     } catch (error) {
       if (signal.aborted) return;
       scene.failed.add(what);
-      const { message } = /** @type {Error} */ (error);
-      store.dispatch({ type: 'message', texts: [tr('rollout-could-not-be-loaded', message)] });
+      this.report(scene, tr('rollout'), /** @type {Error} */ (error));
     }
     changed();
   }

@@ -10,7 +10,6 @@ import { decoded } from '../compute/payload.js';
 import { packed } from '../draw/color.js';
 import { write } from '../draw/dom.js';
 import { Lines } from '../draw/lines.js';
-import { keyOf } from '../effects/descriptors.js';
 import { Questions } from '../effects/questions.js';
 import { nameOf, saveMenu } from './save.js';
 import { Panel } from './panel.js';
@@ -20,6 +19,7 @@ import { Panel } from './panel.js';
 /** @typedef {import('../draw/photo.js').Pane} Pane */
 /** @typedef {import('./explore.js').Place} Place */
 /** @typedef {import('../compute/pca_basis.js').Basis} Basis */
+/** @typedef {ReturnType<typeof import('../compute/query.js').descriptorsOf>} Question */
 
 /** @type {import('../effects/questions.js').Question} */
 const LAYERS = ['layers', {}];
@@ -71,11 +71,11 @@ export class Similarity extends Panel {
   /**
    * The basis of the photographs in all panes with a scene's model, and the scene's place among them; null while their
    * descriptors are loading.
-   * @param {Scene} scene @param {Scene[]} scenes - of all panes @param {string} key - of the descriptor
+   * @param {Scene} scene @param {Scene[]} scenes - of all panes @param {Question} question - for the descriptors
    */
-  basis(scene, scenes, key) {
+  basis(scene, scenes, question) {
     const all = [...new Set(scenes.filter((other) => alike(scene, other)))];
-    const described = all.map((other) => other.described.get(key));
+    const described = all.map((other) => other.described(question));
     if (described.includes(undefined)) return null;
     const [first] = /** @type {import('../compute/payload.js').Described[]} */ (described);
     const fitted = JSON.stringify(all.map(({ id }) => id));
@@ -89,10 +89,11 @@ export class Similarity extends Panel {
 
   /**
    * The colors of a pane's patches, and what they mean.
-   * @param {Place['similar']} similar @param {Scene} scene @param {Scene[]} scenes @param {string} key
+   * @param {Place['similar']} similar @param {Scene} scene @param {Scene[]} scenes
+   * @param {Question} question
    */
-  colors(similar, scene, scenes, key) {
-    const found = this.basis(scene, scenes, key);
+  colors(similar, scene, scenes, question) {
+    const found = this.basis(scene, scenes, question);
     if (!found) return {};
     const { basis, place, count } = found;
     let cached = this.tables.get(scene);
@@ -140,34 +141,30 @@ export class Similarity extends Panel {
       unit: 'cosine', name: '', note: '', patch: /** @type {[number, number] | null} */ (null),
       question: { token: -1, direction: /** @type {'row'} */ ('row') } };
     if (groupsByLayer(place)) return { ...plain, ...this.ofLayer(scene, place.block) };
+    const asked = this.question(place, scene);
+    const lost = (/** @type {Scene[]} */ of) => of.map((each) => each.lost(asked)).find(Boolean);
+    const missing = (/** @type {Scene[]} */ of) => lost(of) ? tr('the-patches-could-not-be', lost(of)) : '';
     if (place.similar !== 'cosine') {
-      const key = keyOf(this.question(place, scene));
-      if (scenes.some(({ failed }) => failed.has(key))) {
-        return { ...plain, missing: tr('the-patches-could-not-be-compared') };
-      }
-      return { ...plain, ...this.colors(place.similar, scene, scenes, key) };
+      return { ...plain, missing: missing(scenes), ...this.colors(place.similar, scene, scenes, asked) };
     }
     if (!Array.isArray(query) || !from || !hasQuery(query, from.manifest)) {
       return { ...plain, missing: tr('point-at-a-patch-to') };
     }
     if (!alike(scene, from)) return { ...plain, missing: tr('only-patches-of-the-same') };
-    const key = keyOf(this.question(place, scene));
-    if ([scene, from].some(({ failed }) => failed.has(key))) {
-      return { ...plain, missing: tr('the-patches-could-not-be-compared') };
-    }
-    return { ...plain, values: this.cosines(query, from, scene, key), patch: scene === from ? query : null,
+    return { ...plain, missing: missing([scene, from]), values: this.cosines(query, from, scene, asked),
+      patch: scene === from ? query : null,
       note: new Set(scenes).size > 1 ? tr('each-photograph-has-its-own') : '' };
   }
 
   /**
    * The cosines of a patch with all patches of a scene; null while they are loading.
    * @param {[number, number]} query @param {Scene} from - of the patch @param {Scene} scene
-   * @param {string} key - of the descriptor
+   * @param {Question} question - for the descriptors
    */
-  cosines(query, from, scene, key) {
-    const [own, to] = [from, scene].map(({ described }) => described.get(key));
+  cosines(query, from, scene, question) {
+    const [own, to] = [from, scene].map((each) => each.described(question));
     if (!own || !to) return null;
-    const asked = JSON.stringify([query, from.id, key]);
+    const asked = JSON.stringify([query, from.id, question]);
     const cached = this.maps.get(scene);
     if (cached?.asked === asked) return cached.values;
     const values = new Float32Array(to.tokens);
@@ -204,9 +201,9 @@ export class Similarity extends Panel {
 
   /** Find mutual nearest neighbours, over several frames. @param {Place} place @param {Scene[]} scenes */
   match(place, scenes) {
-    const key = keyOf(this.question(place, scenes[0]));
-    const [first, second] = scenes.map((scene) => scene.described.get(key));
-    const matched = JSON.stringify([scenes.map(({ id }) => id), key]);
+    const question = this.question(place, scenes[0]);
+    const [first, second] = scenes.map((scene) => scene.described(question));
+    const matched = JSON.stringify([scenes.map(({ id }) => id), question]);
     if (matched !== this.matched || !this.matching) {
       this.matching = null;
       if (!first || !second || !alike(scenes[0], scenes[1])) return false;
@@ -225,7 +222,7 @@ export class Similarity extends Panel {
     this.find('.vv-similarity .vv-save').hidden = similar === 'cosine' || descriptor === null;
     this.file = () => {
       if (descriptor === null) return null;
-      const found = this.basis(scene, scenes, keyOf({ descriptor, block }));
+      const found = this.basis(scene, scenes, { descriptor, block });
       return found && basisFile(found.basis, { descriptor, block });
     };
     if (this.isNew(scene, spoken())) {
