@@ -42,7 +42,7 @@ READ = """() => {
         strongest: [...view.root.querySelectorAll('.vv-strongest li')].map((one) =>
             [one.querySelector('button').textContent.match(/\\d+/g).map((place) => place - 1),
                 one.querySelector('span').textContent]),
-        colors: Array.from(one.index),
+        colors: Array.from(one.pane.index),
         grid: one.pane.grid,
         waiting: one.pane.element.classList.contains('vv-waiting') || !vitviz.resting(),
     };

@@ -54,7 +54,7 @@ def expect_drawn(page: Browser, panel: Locator, heatmap: Heatmap) -> None:
     expected = 255 * (heatmap.values.clip(low, high) - low) / (high - low)
 
     def off() -> float:
-        index = np.array(page.evaluate(f"Array.from({view_of('.vv-explain')}.index)"))
+        index = np.array(page.evaluate(f"Array.from({view_of('.vv-explain')}.mapPane.pane.index)"))
         return float(np.abs(index.reshape(expected.shape) - expected).max()) if index.size == expected.size else 255
 
     wait_until(lambda: off() <= 1.5, heatmap.title)

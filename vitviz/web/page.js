@@ -12,7 +12,7 @@ import { packed } from './draw/color.js';
 import {
   attempt, copyLink, download, downloadPicture, followAddress, followAnimation, followFullScreen,
 } from './effects/browser.js';
-import { Progress, Questions } from './effects/questions.js';
+import { Progress } from './effects/questions.js';
 import { Parts } from './effects/parts.js';
 import { fragmentOf } from './effects/photo_link.js';
 import { SceneEffects } from './effects/scene.js';
@@ -131,8 +131,7 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
   }
   store.subscribe((_state, _before, { type }) => {
     if (type === 'retry') parts.failed.clear();
-    const asked = type === 'retry' ? page.panels.flatMap((panel) => Object.values(panel)) : [];
-    for (const each of asked) if (each instanceof Questions) each.retry();
+    if (type === 'retry') for (const { asking = [] } of page.panels) for (const questions of asking) questions.retry();
     changed();
   });
   window.addEventListener('online', () => store.dispatch({ type: 'retry' }), { signal });

@@ -62,21 +62,6 @@ export const { PERHAPS, UNKNOWN_BELOW } = CONSTANTS; // see vitviz/formatting.py
 /** Whether a model has so few classes that the page says so. @param {number} classes */
 export const hasFew = (classes) => classes > 1 && classes <= CONSTANTS.FEW_CLASSES;
 
-/** The number of classes: "1,000 classes". @param {number} classes */
-export function classCount(classes) {
-  return tr('number-of-classes', classes);
-}
-
-/** The number of texts that are the classes: "3 texts". @param {number} texts */
-export function textCount(texts) {
-  return tr('number-of-texts', texts);
-}
-
-/** The number of classes in a sentence for visitors: "260 things". @param {number} classes */
-export function things(classes) {
-  return tr('number-of-things', classes);
-}
-
 /**
  * How sure a classifier is of its best class, like `certainty` in `vitviz/formatting.py`.
  * @param {number} probability @param {number | null} sureAbove
@@ -114,8 +99,8 @@ export function describePrediction(labels, probabilities, classes, sureAbove = n
   }
   const sure = certainty(probabilities[0], sureAbove, group, known);
   const best = [named(labels[0]), percent(probabilities[0])];
-  const values = sure === 'unknown' ? [things(classes), best[0]]
-    : sure === 'unmeasured' ? [classCount(classes), ...best]
+  const values = sure === 'unknown' ? [tr('number-of-things', classes), best[0]]
+    : sure === 'unmeasured' ? [tr('number-of-classes', classes), ...best]
       : sure === 'group' && group ? [named(group[0]), percent(group[1]), anyOf(group[2].slice(0, PERHAPS).map(named))]
         : best;
   const text = tr(`certainty-${sure}`, ...values);

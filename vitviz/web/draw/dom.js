@@ -24,6 +24,15 @@ export function contextOf(canvas) {
 }
 
 /**
+ * Call a function when the pointer or the focus enters a part of an element, and another one when it leaves.
+ * @param {Element} element @param {(target: any) => void} over - with the part @param {() => void} [leave]
+ */
+export function onPeek(element, over, leave = () => {}) {
+  for (const name of ['pointerover', 'focusin']) element.addEventListener(name, ({ target }) => over(target));
+  for (const name of ['pointerleave', 'focusout']) element.addEventListener(name, leave);
+}
+
+/**
  * Write text into an element, without a layout if the text is unchanged.
  * @param {any} place @param {unknown} text
  */

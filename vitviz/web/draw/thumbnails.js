@@ -1,7 +1,7 @@
 // Show small maps that follow the query: the heads of a layer, all layers, or the whole model. Every thumbnail is a
 // button over one sheet, which contains the maps of the whole wall.
 import { faded, indices, ownScale, scaleOver } from './color.js';
-import { contextOf, find, write } from './dom.js';
+import { contextOf, find, onPeek, write } from './dom.js';
 import { oneTabStop, roving } from './roving.js';
 import { placed, stamp } from './sheet.js';
 import { cellWords, escaped, layerWords } from '../compute/format.js';
@@ -97,12 +97,9 @@ export class Thumbnails {
     this.words = []; // elements
     this.sized = new ResizeObserver(() => this.measure());
     roving(element);
-    /** @param {Event} event @returns {string | undefined} */
-    const place = ({ target }) => /** @type {HTMLElement} */ (target).closest('button')?.dataset.place;
-    const item = (/** @type {Event} */ event) => this.items[Number(place(event))] ?? null;
-    element.addEventListener('click', (event) => item(event) && choose(item(event)));
-    for (const name of ['pointerover', 'focusin']) element.addEventListener(name, (event) => peek(item(event)));
-    for (const name of ['pointerleave', 'focusout']) element.addEventListener(name, () => peek(null));
+    const item = (/** @type {any} */ target) => this.items[Number(target.closest('button')?.dataset.place)] ?? null;
+    element.addEventListener('click', ({ target }) => item(target) && choose(item(target)));
+    onPeek(element, (target) => peek(item(target)), () => peek(null));
   }
 
   /**

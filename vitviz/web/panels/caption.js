@@ -1,6 +1,5 @@
 // The caption under the photograph. The word under the pointer shows the effect of each image token on it, and the
 // attention of the decoder's heads; the patch under the pointer highlights the words that attend to it.
-import { Questions } from '../effects/questions.js';
 import { joined, spoken, tr, translated } from '../core/words.js';
 import { write } from '../draw/dom.js';
 import { Thumbnails, cellItems } from '../draw/thumbnails.js';
@@ -25,7 +24,7 @@ export class Caption extends Panel {
   /** @param {HTMLElement} root - Look @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
-    this.questions = new Questions(page.backend, page.changed);
+    this.questions = this.newQuestions();
     /** @type {Maps | null} */
     this.shown = null; // the caption whose words are on the page
     this.row = new WordRow(this.find('.vv-words'), page);

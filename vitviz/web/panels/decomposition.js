@@ -4,8 +4,9 @@ import { escaped, inTable, progressWords } from '../compute/format.js';
 import { decoded } from '../compute/payload.js';
 import { sentence, spoken, tr, translated } from '../core/words.js';
 import { signedBars } from '../draw/charts.js';
+import { onPeek } from '../draw/dom.js';
 import { oneTabStop, roving } from '../draw/roving.js';
-import { Questions, sceneOf } from '../effects/questions.js';
+import { sceneOf } from '../effects/questions.js';
 import { ExactRuns } from './exact_runs.js';
 import { MapPane } from './explain_pane.js';
 import { Panel } from './panel.js';
@@ -26,7 +27,7 @@ export class DecompositionPanel extends Panel {
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
-    this.questions = new Questions(page.backend, page.changed);
+    this.questions = this.newQuestions();
     this.target = new TargetLine(this);
     const element = this.find('.vv-pane');
     this.mapPane = new MapPane(element, page, { hover: (patch) => this.hover(patch, false), pick() {} });
@@ -43,10 +44,7 @@ export class DecompositionPanel extends Panel {
     for (const place of ['.vv-waterfall', '.vv-head-bars', '.vv-charts']) {
       const bars = this.find(place);
       bars.addEventListener('click', (/** @type {any} */ { target }) => this.choose(target, false));
-      for (const name of ['pointerover', 'focusin']) {
-        bars.addEventListener(name, (/** @type {any} */ { target }) => this.choose(target, true));
-      }
-      for (const name of ['pointerleave', 'focusout']) bars.addEventListener(name, () => this.look(null));
+      onPeek(bars, (target) => this.choose(target, true), () => this.look(null));
     }
   }
 
@@ -68,8 +66,7 @@ export class DecompositionPanel extends Panel {
 
   /** @param {State} state */
   render(state) {
-    const { drops, patches } = this.runs;
-    const scene = sceneOf(state, this.page.scenes, 'inside', [this.questions, drops, patches], false);
+    const scene = sceneOf(state, this.page.scenes, 'inside', this.asking, false);
     if (scene === null) return;
     const isNew = this.isNew(scene, spoken());
     const aim = this.target.show(state, scene);

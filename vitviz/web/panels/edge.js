@@ -6,7 +6,7 @@ import { questionOn, queryOn } from '../compute/query.js';
 import { aimOf } from '../compute/explaining.js';
 import { joined, spoken, tr, translated } from '../core/words.js';
 import { signedBars } from '../draw/charts.js';
-import { Questions, sceneOf } from '../effects/questions.js';
+import { sceneOf } from '../effects/questions.js';
 import { Panel } from './panel.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -23,8 +23,8 @@ export class EdgePanel extends Panel {
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
-    this.questions = new Questions(page.backend, page.changed);
-    this.cuts = new Questions(page.backend, page.changed);
+    this.questions = this.newQuestions();
+    this.cuts = this.newQuestions();
     this.offered = Boolean(page.models?.questions.edge);
     /** @type {[number, number] | null} */
     this.key = null; // the last patch that was under the pointer, so that the pointer can move to the panel
@@ -40,7 +40,7 @@ export class EdgePanel extends Panel {
 
   /** @param {State} state */
   render(state) {
-    const scene = sceneOf(state, this.page.scenes, 'look', [this.questions, this.cuts]);
+    const scene = sceneOf(state, this.page.scenes, 'look', this.asking);
     const pinned = scene && state.mode === 'attention' && !scene.manifest.stages && Array.isArray(state.query)
       ? queryOn(state, scene, this.page.scenes) : null;
     this.root.hidden = !this.offered || !Array.isArray(pinned);

@@ -4,7 +4,7 @@ import { inTable, scaled } from '../compute/format.js';
 import { spoken, tr, translated } from '../core/words.js';
 import { fill, scatter } from '../draw/charts.js';
 import { write } from '../draw/dom.js';
-import { Questions, otherOf } from '../effects/questions.js';
+import { otherOf } from '../effects/questions.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
@@ -18,8 +18,8 @@ export class ExactRuns {
   constructor(panel) {
     const { page } = panel;
     this.panel = panel;
-    this.drops = new Questions(page.backend, page.changed);
-    this.patches = new Questions(page.backend, page.changed);
+    this.drops = panel.newQuestions();
+    this.patches = panel.newQuestions();
     this.offered = page.models.statistics.some(({ name }) => name === ESTIMATE);
     this.patched = Boolean(page.models.questions.patch);
     this.asked = { drops: '', patches: '' }; // the latest questions, as JSON

@@ -7,7 +7,7 @@ import { sameClasses } from '../compute/query.js';
 import { averaged, gridOf, isPartial, patchIn } from '../core/stages.js';
 import { spoken, tr, translated } from '../core/words.js';
 import { write } from '../draw/dom.js';
-import { Questions, otherOf, sceneOf } from '../effects/questions.js';
+import { otherOf, sceneOf } from '../effects/questions.js';
 import { EvidenceSearch } from './explain_evidence.js';
 import { Hiding } from './explain_hiding.js';
 import { MethodList } from './explain_methods.js';
@@ -37,9 +37,9 @@ export class Explain extends Panel {
   constructor(root, page) {
     super(root, page);
     this.every = /** @type {Method[]} */ (page.models.methods);
-    this.maps = new Questions(page.backend, page.changed);
-    this.bars = new Questions(page.backend, page.changed);
-    this.others = new Questions(page.backend, page.changed); // the map of the other pane
+    this.maps = this.newQuestions();
+    this.bars = this.newQuestions();
+    this.others = this.newQuestions(); // the map of the other pane
     /** @type {MapPane[]} */
     this.panes = [];
     this.addPane(this.find('.vv-pane'));
@@ -183,7 +183,7 @@ export class Explain extends Panel {
 
   /** @param {State} state */
   render(state) {
-    const scene = sceneOf(state, this.page.scenes, 'why', [this.maps, this.bars, this.others, this.evidence.questions]);
+    const scene = sceneOf(state, this.page.scenes, 'why', this.asking);
     if (scene === null) return;
     const isOther = this.isNew(scene, spoken());
     const { methods } = this;
@@ -221,7 +221,7 @@ export class Explain extends Panel {
 
   /** Show why a question failed, in the place of its answer. @param {Scene} scene @param {Question} without */
   troubles(scene, without) {
-    /** @type {[string, Questions, Question][]} */
+    /** @type {[string, import('../effects/questions.js').Questions, Question][]} */
     const questions = [['.vv-choice', this.maps, mapQuestion(this.shown)],
       ['.vv-testing .vv-row', this.maps, testQuestion(this.shown)], ['.vv-outcome', this.bars, without],
       ['.vv-few', this.evidence.questions, this.evidence.question]];

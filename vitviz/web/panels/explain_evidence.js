@@ -5,7 +5,6 @@ import { percent } from '../compute/format.js';
 import { isPartial } from '../core/stages.js';
 import { named, tr } from '../core/words.js';
 import { write } from '../draw/dom.js';
-import { Questions } from '../effects/questions.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
@@ -17,7 +16,7 @@ export class EvidenceSearch {
   /** @param {import('./explain.js').Explain} panel */
   constructor(panel) {
     this.panel = panel;
-    this.questions = new Questions(panel.page.backend, panel.page.changed);
+    this.questions = panel.newQuestions();
     this.offered = Boolean(panel.page.models?.questions.evidence);
     this.open();
   }

@@ -1,7 +1,7 @@
 // What if patches are hidden? The prediction without them, the probabilities of two classes, patches hidden step by
 // step until the answer flips, and a card to send.
 import { mapQuestion } from '../compute/explaining.js';
-import { fileName, outputs, percent, whole } from '../compute/format.js';
+import { escaped, fileName, outputs, percent, whole } from '../compute/format.js';
 import { outcomeOf, pinned, valueAt } from '../compute/hiding.js';
 import { joined, named, tr, translated } from '../core/words.js';
 import { beforeAfterCard } from '../draw/card.js';
@@ -29,7 +29,6 @@ export class Hiding {
     this.key = ''; // the map, classes and settings that the steps belong to
     /** @type {Map<number, [number, number]>} */
     this.steps = new Map(); // outputs of the two classes by percentage of hidden patches
-    this.barred = ''; // the bars shown
     /** @type {import('../compute/hiding.js').Outcome | null} */
     this.outcome = null; // for two classes
     this.slider = panel.find('[data-do=away]');
@@ -39,8 +38,8 @@ export class Hiding {
 
   /** Forget the numbers of another photograph. */
   open() {
-    this.panel.find('.vv-bars').innerHTML = '';
-    this.barred = this.key = '';
+    this.panel.fill('.vv-bars', '');
+    this.key = '';
     this.searching = false;
   }
 
@@ -84,7 +83,7 @@ export class Hiding {
       part.hidden = pair === null;
     }
     if (panel.gone.length === gh * gw) {
-      write(panel.find('.vv-bars'), tr('all-patches-are-hidden-so'));
+      panel.fill('.vv-bars', escaped(tr('all-patches-are-hidden-so')));
     } else if (answer) this.bars(scene, answer, pair);
     this.search(state, pair, classes, failed);
     if (pair) this.guide(state, pair);
@@ -102,9 +101,7 @@ export class Hiding {
     const classes = pair && against !== null ? led : all;
     const bars = movedTarget(label, answer)
       + (classes.length ? moved(classes, outputs(manifest), classes === led ? 2 : 0) : '');
-    if (bars === this.barred) return;
-    this.barred = bars;
-    this.panel.find('.vv-bars').innerHTML = bars;
+    this.panel.fill('.vv-bars', bars);
   }
 
   /**
@@ -190,9 +187,7 @@ export class Hiding {
   curves(pair) {
     const place = this.panel.find('.vv-fall');
     const percents = [...this.steps.keys()].sort((a, b) => a - b);
-    const drawn = JSON.stringify([pair.map(named), percents]);
-    if (drawn === place.dataset.drawn) return;
-    place.dataset.drawn = drawn;
+    if (!this.panel.differs('curves', pair.map(named), percents)) return;
     const number = outputs(this.panel.scene.manifest);
     const lines = pair.map((label, which) => ({ name: named(label), kind: which ? '1' : 'main',
       y: percents.map((percent) => /** @type {[number, number]} */ (this.steps.get(percent))[which]) }));

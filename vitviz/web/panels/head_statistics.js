@@ -4,7 +4,7 @@ import { dots, fill, moved, movedTarget } from '../draw/charts.js';
 import { SIGNED, SPOTLIGHT, beyond, imageOf, indices, ownScale, scaleOver } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
 import { oneTabStop, roving } from '../draw/roving.js';
-import { Questions, sceneOf } from '../effects/questions.js';
+import { sceneOf } from '../effects/questions.js';
 import { changeQuestion } from '../compute/explaining.js';
 import { queryOn, questionOn } from '../compute/query.js';
 import { WRAP, isPartial, mostHeads, stageOf, stagesOf } from '../core/stages.js';
@@ -13,7 +13,7 @@ import {
 } from '../compute/format.js';
 import { inEnglish, joined, listed, spoken, tr, translated } from '../core/words.js';
 import { csv } from '../compute/map_files.js';
-import { write } from '../draw/dom.js';
+import { onPeek, write } from '../draw/dom.js';
 import { chartChoices, mapChoices, nameOf, saveMenu } from './save.js';
 import { TargetLine } from './target_line.js';
 import { Panel } from './panel.js';
@@ -53,13 +53,12 @@ export class Heads extends Panel {
   constructor(root, page) {
     super(root, page);
     this.statistics = /** @type {Statistic[]} */ (page.models.statistics);
-    this.numbers = new Questions(page.backend, page.changed);
-    this.bars = new Questions(page.backend, page.changed);
+    this.numbers = this.newQuestions();
+    this.bars = this.newQuestions();
     /** @type {HTMLElement[]} */
     this.cells = [];
     /** @type {any} */
     this.colored = null; // what the table shows: values, statistic, off
-    this.barred = ''; // the bars shown
     this.offered = ''; // the statistics to choose from
     this.target = new TargetLine(this);
     this.walls = new Walls(this.find('.vv-whole'), page, () => this.scene && { scene: this.scene, place: {
@@ -67,11 +66,8 @@ export class Heads extends Panel {
     ({ block, head }) => this.choose(block, head));
     this.pane = new Pane(this.find('.vv-pane'), this.paneEvents(), 'photograph-with-the-map-of-a');
     const table = this.find('.vv-table');
-    const leave = () => this.change({ thumbnail: null });
-    const look = (/** @type {Event} */ { target }) => this.look(target);
     for (const place of [table, this.find('.vv-charts')]) { // dots of charts respond as cells do
-      for (const name of ['pointerover', 'focusin']) place.addEventListener(name, look);
-      for (const name of ['pointerleave', 'focusout']) place.addEventListener(name, leave);
+      onPeek(place, (target) => this.look(target), () => this.change({ thumbnail: null }));
     }
     roving(table, '.vv-cell');
     root.addEventListener('click', ({ target }) => (
@@ -129,7 +125,7 @@ export class Heads extends Panel {
 
   /** @param {State} state @returns {boolean} whether there is work left for another frame */
   render(state) {
-    const scene = sceneOf(state, this.page.scenes, 'inside', [this.numbers, this.bars]);
+    const scene = sceneOf(state, this.page.scenes, 'inside', this.asking);
     if (scene === null) return false;
     const before = this.scene?.manifest;
     if (this.isNew(scene, spoken())) this.open(scene, before);
@@ -150,7 +146,7 @@ export class Heads extends Panel {
     this.table(state, scene, statistic, this.numbers.answer(scene, question)?.values[statistic.name] ?? null);
     this.draw(state, scene);
     this.off(state, scene.manifest, this.bars.answer(scene, without));
-    /** @type {[string, Questions, Question]} */
+    /** @type {[string, import('../effects/questions.js').Questions, Question]} */
     const [at, questions, lost] = this.numbers.failure(scene, question) ? ['.vv-about', this.numbers, question]
       : ['.vv-off', this.bars, without];
     this.trouble(questions.failure(scene, lost), questions.fittingSize(scene, lost), at);
@@ -187,7 +183,7 @@ export class Heads extends Panel {
     this.pane.open(scene.image, scene.geometry, scene.grid);
     this.walls.offer(scene);
     this.colored = this.saved = null;
-    this.barred = this.find('.vv-bars').innerHTML = '';
+    this.fill('.vv-bars', '');
     this.find('[data-field=off]').parentElement.hidden = isPartial(manifest);
     const stages = stagesOf(manifest);
     const same = before && before !== manifest && JSON.stringify(stagesOf(before)) === JSON.stringify(stages);
@@ -326,7 +322,6 @@ export class Heads extends Panel {
     if (!answer) return;
     const bars = movedTarget(this.target.label, answer) + (answer.classes.length
       ? moved(answer.classes, outputs(manifest)) : '');
-    if (bars !== this.barred) this.find('.vv-bars').innerHTML = bars;
-    this.barred = bars;
+    this.fill('.vv-bars', bars);
   }
 }

@@ -4,7 +4,7 @@ import { fill, layerChart, rangeOf } from '../draw/charts.js';
 import { SPOTLIGHT, imageOf, packed } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
 import { roving } from '../draw/roving.js';
-import { Questions, sceneOf } from '../effects/questions.js';
+import { sceneOf } from '../effects/questions.js';
 import { decoded } from '../compute/payload.js';
 import { escaped, percent, playWords, progressWords, scaled, whole } from '../compute/format.js';
 import { readsFeatures } from '../compute/targets.js';
@@ -51,7 +51,7 @@ export class Layers extends Panel {
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
-    this.questions = new Questions(page.backend, page.changed);
+    this.questions = this.newQuestions();
     this.target = new TargetLine(this);
     this.pane = new Pane(this.find('.vv-pane'), { hover() {}, lift() {}, pick() {}, resized: () => page.changed() },
       'photograph-with-the-principal-components');
@@ -107,7 +107,7 @@ export class Layers extends Panel {
 
   /** @param {State} state */
   render(state) {
-    const scene = sceneOf(state, this.page.scenes, 'inside', [this.questions], false);
+    const scene = sceneOf(state, this.page.scenes, 'inside', this.asking, false);
     if (scene === null) return;
     if (this.isNew(scene, spoken())) this.open(scene);
     const most = scene.manifest.predictions.length ? tr('the-most-probable-classes') : undefined;

@@ -81,6 +81,11 @@ export class Panel {
     write(this.find(selector), values.length ? filled(text, ...values) : text);
   }
 
+  /** Fill an element with HTML, if it differs from the last one. @param {string} selector @param {string} html */
+  fill(selector, html) {
+    if (this.differs(selector, html)) this.find(selector).innerHTML = html;
+  }
+
   /** Write text into an element; hide it without text. @param {string} selector @param {string | null} [words] */
   showText(selector, words) {
     const place = this.find(selector);

@@ -1,6 +1,6 @@
 // The predictions panel: probabilities, the list of all classes, and texts as classes.
 import { TEXTS, quotedText } from '../core/kinds.js';
-import { aligned, certainty, classCount, describe, outputs, percent, textCount } from '../compute/format.js';
+import { aligned, certainty, describe, outputs, percent } from '../compute/format.js';
 import { joined, named, spoken, tr, translated } from '../core/words.js';
 import { integer } from '../core/figures.js';
 import { Panel } from './panel.js';
@@ -50,8 +50,8 @@ export class Predictions extends Panel {
     this.showText('.vv-sure', unsure && sureAbove !== null ? tr('the-best-match-is-below', percent(sureAbove, 2)) : '');
     this.showText('.vv-caveat', translated(caveat));
     this.find('.vv-known').hidden = labels.length === 0 || manifest.problemType === 'regression';
-    this.write('.vv-known summary', zeroShot ? tr('all', textCount(labels.length))
-      : tr('all-this-model-knows', classCount(labels.length)));
+    this.write('.vv-known summary', zeroShot ? tr('all', tr('number-of-texts', labels.length))
+      : tr('all-this-model-knows', tr('number-of-classes', labels.length)));
     if (this.texts) {
       this.texts.hidden = !manifest.texts;
       this.texts.elements.texts.value = (source.texts ?? []).map(quotedText).join(', ');

@@ -10,7 +10,6 @@ import { decoded } from '../compute/payload.js';
 import { packed } from '../draw/color.js';
 import { write } from '../draw/dom.js';
 import { Lines } from '../draw/lines.js';
-import { Questions } from '../effects/questions.js';
 import { nameOf, saveMenu } from './save.js';
 import { Panel } from './panel.js';
 
@@ -40,7 +39,7 @@ export class Similarity extends Panel {
     this.bases = new WeakMap(); // by the descriptors of the first photograph
     /** @type {WeakMap<Scene, {basis: Basis, similar: string, table: Uint32Array}>} */
     this.tables = new WeakMap(); // the latest colors of each scene
-    this.layers = new Questions(page.backend, page.changed);
+    this.layers = this.newQuestions();
     /** @type {WeakMap<object, Uint8Array>} */
     this.decoded = new WeakMap(); // the colors of all layers, by their answer
     this.controls = this.find('.vv-similarity');

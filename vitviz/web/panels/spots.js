@@ -72,8 +72,8 @@ export class SpotsPanel extends Panel {
     if (this.differs('spots', scene.id, Boolean(answer), spots[0]?.block, spoken())) {
       this.write('.vv-spots-words', answer ? this.words(answer, spots) : '');
       const { problemType } = scene.manifest;
-      this.find('.vv-bars').innerHTML = answer?.classes.length
-        ? moved(answer.classes.slice(0, CLASSES), outputs({ problemType })) : '';
+      this.fill('.vv-bars', answer?.classes.length
+        ? moved(answer.classes.slice(0, CLASSES), outputs({ problemType })) : '');
     }
     return spots.map(({ token }) => token - scene.manifest.prefix.length);
   }

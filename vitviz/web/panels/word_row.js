@@ -1,6 +1,7 @@
 // The words of a caption, as a row of buttons. The pointer and the focus show a word's maps, a click keeps them; the
 // patch under the pointer highlights the words that attend to it.
 import { patchIn } from '../core/stages.js';
+import { onPeek } from '../draw/dom.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -12,13 +13,10 @@ export class WordRow {
     this.element = element;
     roving(element);
     const change = (/** @type {Partial<State>} */ values) => store.dispatch({ type: 'change', change: values });
-    const placeOf = (/** @type {any} */ { target }) => Number(target.closest('button')?.dataset.word) || null;
-    for (const name of ['pointerover', 'focusin']) {
-      element.addEventListener(name, (event) => change({ pointed: placeOf(event) }));
-    }
-    for (const name of ['pointerleave', 'focusout']) element.addEventListener(name, () => change({ pointed: null }));
-    element.addEventListener('click', (event) => {
-      const word = placeOf(event);
+    const placeOf = (/** @type {any} */ target) => Number(target.closest('button')?.dataset.word) || null;
+    onPeek(element, (target) => change({ pointed: placeOf(target) }), () => change({ pointed: null }));
+    element.addEventListener('click', ({ target }) => {
+      const word = placeOf(target);
       if (word) change({ word: store.get().word === word ? null : word, pointed: null });
     });
   }

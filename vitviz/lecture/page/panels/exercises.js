@@ -7,7 +7,6 @@ import { filled, joined, wordsOf } from '../../../web/core/words.js';
 import { write } from '../../../web/draw/dom.js';
 import { Pane } from '../../../web/draw/photo.js';
 import { worksheet } from '../draw/worksheet.js';
-import { Questions } from '../../../web/effects/questions.js';
 import { Panel } from '../../../web/panels/panel.js';
 
 /** @typedef {import('../../../web/effects/scene.js').Scene} Scene */
@@ -22,7 +21,7 @@ export class Exercises extends Panel {
   constructor(root, page) {
     super(root, page);
     this.fold = root;
-    this.questions = new Questions(page.backend, page.changed);
+    this.questions = this.newQuestions();
     this.pane = new Pane(this.find('.vv-pane'), { hover() {}, lift() {}, pick: (patch) => this.pick(patch),
       resized() {} }, '');
     /** @type {[number, number] | null} */
@@ -94,7 +93,7 @@ export class Exercises extends Panel {
     const exercises = exercisesOf(step, { scene, lecture, given, answers });
     this.shown = exercises ? key : '';
     this.exercises = exercises ?? [];
-    for (const kind of KINDS) this.fill(kind, texts[kind]);
+    for (const kind of KINDS) this.offer(kind, texts[kind]);
   }
 
   /** @param {string} lang */
@@ -108,7 +107,7 @@ export class Exercises extends Panel {
   }
 
   /** Show an exercise, or hide its form. @param {Kind} kind @param {import('../compute/exercises.js').Text} [text] */
-  fill(kind, text) {
+  offer(kind, text) {
     const form = this.find(`[data-kind=${kind}]`);
     const exercise = this.of(kind);
     form.hidden = !exercise || !text;

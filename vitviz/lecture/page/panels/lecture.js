@@ -10,7 +10,7 @@ import { write } from '../../../web/draw/dom.js';
 import { move, placesOf } from '../draw/moving.js';
 import { qrCode } from '../draw/qr.js';
 import { addressOf, isLocal } from '../../../web/effects/browser.js';
-import { Questions, sceneOf } from '../../../web/effects/questions.js';
+import { sceneOf } from '../../../web/effects/questions.js';
 import { Exercises } from './exercises.js';
 import { listenSteps } from '../../../web/panels/keyboard.js';
 import { Ribbon } from './ribbon.js';
@@ -58,7 +58,7 @@ export class Lecture extends Panel {
     const { can } = page.backend;
     if (!can.link) this.find('[data-needs=link]').remove();
     if (!can.page) this.find('[data-needs=page]').remove();
-    this.questions = new Questions(page.backend, page.changed);
+    this.questions = this.newQuestions();
     this.steps = LECTURE.map(({ name }, at) => new KINDS[name](this.find(`[data-of="${at + 1}"]`), page));
     this.ribbon = new Ribbon(this.find('.vv-ribbon'), page);
     this.moved = ''; // step and screen that were shown last
@@ -98,7 +98,7 @@ export class Lecture extends Panel {
 
   /** @param {State} state @returns {boolean} */
   render(state) {
-    const scene = sceneOf(state, this.page.scenes, 'lecture', [this.questions], false);
+    const scene = sceneOf(state, this.page.scenes, 'lecture', this.asking, false);
     this.steps.forEach((step, at) => (scene === null || at + 1 !== state.step) && step.leave());
     if (scene === null) {
       this.exercises.questions.stop();

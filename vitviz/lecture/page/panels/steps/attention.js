@@ -4,7 +4,7 @@ import { attend, dotTerms, effectiveCount, largest, parseValues, roundedToSum, s
 } from '../../compute/lecture_numbers.js';
 import { escaped, patchWords, percent, score } from '../../../../web/compute/format.js';
 import { filled } from '../../../../web/core/words.js';
-import { write } from '../../../../web/draw/dom.js';
+import { onPeek, write } from '../../../../web/draw/dom.js';
 import { roving } from '../../../../web/draw/roving.js';
 import { Strip } from '../../draw/strip.js';
 import { Step } from './step.js';
@@ -64,12 +64,10 @@ export class Attention extends Step {
     this.onSlide('scale', (scale) => { this.scale = scale; });
     this.onSlide('temperature', (temperature) => { this.temperature = temperature; });
     const table = this.find('tbody');
-    for (const event of ['pointerover', 'focusin']) {
-      table.addEventListener(event, (/** @type {any} */ { target }) => {
-        const token = target.closest('[data-token]')?.dataset.token;
-        if (token !== undefined) this.look(Number(token));
-      });
-    }
+    onPeek(table, (target) => {
+      const token = target.closest('[data-token]')?.dataset.token;
+      if (token !== undefined) this.look(Number(token));
+    });
     roving(table);
     table.dataset.arrows = '';
     const [layer, head] = ['layer', 'head'].map((name) => this.find(`[data-field=${name}]`));
