@@ -4,9 +4,7 @@ import csv
 import io
 import json
 import re
-import struct
 import sys
-import zlib
 from dataclasses import replace
 from email.message import Message
 from pathlib import Path
@@ -23,7 +21,7 @@ sys.path[:0] = [str(SCRIPTS), str(SCRIPTS / "checkpoints")]
 import count_lines  # noqa: E402
 import everyday_head  # noqa: E402
 import write_notices  # noqa: E402
-from make_examples import ITEMS, LONGER_SIDE, SKIMAGE, Example, photograph, qt_resource, source  # noqa: E402
+from make_examples import ITEMS, LONGER_SIDE, SKIMAGE, Example, photograph, source  # noqa: E402
 
 # ---- example photographs
 
@@ -70,42 +68,6 @@ def test_script_reproduces_the_picture(item: Example) -> None:
         assert committed.size == again.size
         difference = max(abs(a - b) for a, b in zip(committed.tobytes(), again.tobytes(), strict=True))
     assert difference <= 2  # libjpeg versions round differently
-
-
-def test_unlisted_source_file_raises(tmp_path: Path) -> None:
-    (tmp_path / "animals.rcc").write_bytes(resource({"koala.webp": b"another picture"}))
-    item = replace(ITEMS[0], member="animals.rcc/resource/koala.webp")
-    with pytest.raises(ValueError, match="differs from the file in gcompris-qt-data"):
-        source(item, tmp_path)
-
-
-def test_qt_resource_reads_files_of_an_archive() -> None:
-    pictures = {"first.webp": b"plain", "second.webp": b"packed " * 50}
-    archive = resource(pictures)
-    assert {name: qt_resource(archive, f"resource/{name}") for name in pictures} == pictures
-    with pytest.raises(ValueError, match="got 0"):
-        qt_resource(archive, "resource/third.webp")
-    with pytest.raises(ValueError, match="starts with 'qres'"):
-        qt_resource(b"RIFF" + archive[4:], "resource/first.webp")
-
-
-def resource(pictures: dict[str, bytes]) -> bytes:
-    """Return a Qt resource archive of version 1 with a folder `resource`; every second file is compressed."""
-    names, data, nodes = b"", b"", [struct.pack(">IHII", 0, 2, 1, 1)]
-
-    def named(text: str) -> int:
-        nonlocal names
-        start = len(names)
-        names += struct.pack(">HI", len(text), 0) + text.encode("utf-16-be")
-        return start
-
-    nodes.append(struct.pack(">IHII", named("resource"), 2, len(pictures), 2))
-    for number, (name, content) in enumerate(pictures.items()):
-        packed = struct.pack(">I", len(content)) + zlib.compress(content) if number % 2 else content
-        nodes.append(struct.pack(">IHII", named(name), number % 2, 0, len(data)))
-        data += struct.pack(">I", len(packed)) + packed
-    tree = b"".join(nodes)
-    return struct.pack(">4s4I", b"qres", 1, 20, 20 + len(tree), 20 + len(tree) + len(data)) + tree + data + names
 
 
 # ---- notices about third-party work

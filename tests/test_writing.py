@@ -126,19 +126,11 @@ def test_links_devices_and_modes_are_kept(tmp_path: Path) -> None:
         os.close(end)
 
 
-# Command -> its output. PHOTO and THINGS stand for a photograph and a folder of classes.
+# Command -> its output. PHOTO and THINGS stand for a photograph and a folder of classes. All commands write by the
+# module that the other tests check.
 COMMANDS = {
-    "export PHOTO -o": "page.html",
-    "explain PHOTO --method rollout -o": "map.png",
     "explain PHOTO --method gae -o": "map.npz",
-    "explain PHOTO --method attention -o": "map.csv",
-    "sheet PHOTO -o": "sheet.png",
-    "film PHOTO -o": "film.gif",
-    "heads PHOTO -o": "heads.csv",
-    "lens PHOTO -o": "lens.npz",
     "figures PHOTO --kind overlay -o": "overlay.png",
-    "components PHOTO -o": "church.png",
-    "predict PHOTO -o": "church.png",
     "validate --data THINGS --confusion": "confusion.csv",
 }
 
@@ -157,7 +149,7 @@ def test_commands_keep_old_files_on_a_full_disk(
     path = tmp_path / COMMANDS[command]
     path.write_text("old")
     words = [{"PHOTO": str(church), "THINGS": str(tmp_path / "things")}.get(word, word) for word in command.split()]
-    output = tmp_path if command.split()[0] in ("figures", "components", "predict") else path
+    output = tmp_path if command.startswith("figures") else path
     with file_size_limit(50):
         code = main([*words, str(output), "--model", model, "--device", "cpu"])
     assert (code, path.read_text()) == (2, "old")
@@ -187,7 +179,7 @@ def test_interrupted_static_sites_can_be_repeated(tmp_path: Path, monkeypatch: p
 
 
 DIRECT = {
-    "write_text": {"evaluation/records.py", "training/state.py"},  # a lock's text; a file inside a new state
+    "write_text": {"training/state.py"},  # a file inside a new state
     "write_bytes": {"site/static.py", "gradio.py"},  # a file inside a new site; the component's cache
     "savez": set[str](),
     # rows and features are appended; a data set is unpacked into a temporary folder; a report is written piece by piece
