@@ -185,6 +185,7 @@ class Library:
     """A library that builds its models by name.
 
     Args:
+        name: prefix of its models' names.
         build: function of a name that returns the model with its weights, and the library's description of them; with
             `empty=True`, the model is on the meta device.
         config_of: function of a built model that returns its config, and the order of its heads' channels.
@@ -192,6 +193,7 @@ class Library:
         about: function of the description and the config that returns labels and preprocessing.
     """
 
+    name: str
     build: Callable[..., tuple[nn.Module, Any]]
     config_of: Callable[[nn.Module], tuple[ViTConfig, Channels]]
     convert: Callable[[nn.Module], ViT]
@@ -217,8 +219,7 @@ class Library:
         model, description = self.build(name, empty=True)
         config, channels = self.config_of(model)
         check_file_names(model)
-        library = next(key for key, value in BUILT.items() if value is self)
-        return Reference(f"{library}:{name}", config, self.about(description, config), channels)
+        return Reference(f"{self.name}:{name}", config, self.about(description, config), channels)
 
 
 def load_classifier(library: str, name: str) -> tuple[nn.Module, Pretrained]:
@@ -231,7 +232,7 @@ def load_classifier(library: str, name: str) -> tuple[nn.Module, Pretrained]:
     """
     built: Any
     built, description = BUILT[library].build(name, any_model=True)
-    cfg = getattr(built, "pretrained_cfg", {"input_size": (3, 1, 1), "num_classes": 0})
+    cfg = getattr(built, "pretrained_cfg", {"input_size": (3, 1, 1)})
     channels, height, width = cfg["input_size"]
     classes = getattr(built, "num_classes", 0)
     sizes = ViTConfig(image_size=(height, width), patch_size=1, channels=channels, classes=classes)
@@ -300,12 +301,15 @@ def _build_torchvision(name: str, *, empty: bool = False, any_model: bool = Fals
     return model, weights
 
 
-BUILT = {
-    "torchvision": Library(
-        _build_torchvision, config_of_torchvision, convert_torchvision, lambda weights, _: about_torchvision(weights)
-    ),
-    "timm": Library(_build_timm, config_of, convert_timm, about_timm),
-}
+_TORCHVISION = Library(
+    "torchvision",
+    _build_torchvision,
+    config_of_torchvision,
+    convert_torchvision,
+    lambda weights, _: about_torchvision(weights),
+)
+_TIMM = Library("timm", _build_timm, config_of, convert_timm, about_timm)
+BUILT = {library.name: library for library in (_TORCHVISION, _TIMM)}
 LIBRARIES: dict[str, tuple[Callable[[str], ViT], Callable[[str], Reference]]] = {
     **{name: (library.load, library.read_reference) for name, library in BUILT.items()},
     "hf": (_load_hugging_face, _hugging_face_reference),
