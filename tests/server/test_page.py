@@ -381,9 +381,9 @@ def test_everyday_model_is_right_or_unsure(app: Running) -> None:
             assert label == KNOWN.get(photo, label)
         else:
             caveats[photo.name] = photo.caveat(view)
-            assert bool(caveats[photo.name]) != (label in photo.classes)
-    assert not any(caveats[name] for name in ("Church", "Cat", "Giraffe", "Panda", "Hedgehog"))
-    assert "None of this model's classes" in caveats["Lizard"]
+            says = view.known is False and not set(photo.classes) & set(view.labels)  # that it is none of the classes
+            assert bool(caveats[photo.name]) != (label in photo.classes or says)
+    assert not any(caveats[name] for name in ("Church", "Lizard", "Cat", "Giraffe", "Panda", "Hedgehog"))
 
 
 def test_page_of_the_everyday_model_matches_python(page: Browser, app: Running) -> None:

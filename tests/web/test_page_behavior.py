@@ -15,6 +15,7 @@ from playwright.sync_api import expect
 from running import (
     DOG,
     SCENE,
+    SHIFT,
     THINGS,
     Running,
     address,
@@ -37,6 +38,7 @@ from vitviz.lecture.texts import STEPS
 from vitviz.view import View
 
 EXPLAIN = ".vv-explain"
+WIDE, PHONE = (1440, 900), (390, 844)
 MATCHED = """vitviz.scenes.size === 2 && vitviz.panels[0].similarity.matching?.done && vitviz.resting()
     && vitviz.progress.jobs.size === 0"""
 SIMILAR = """() => {
@@ -184,6 +186,30 @@ def test_the_side_panel_has_no_scroller_and_its_buttons_are_in_sight(opened: Bro
     opened.wait_for_function(f"{SCENE}?.source.photo")
     expect(opened.locator(".vv-explore .vv-picture")).to_be_in_viewport(ratio=0.9)
     expect(opened.locator(".vv-predictions ol")).to_be_in_viewport(ratio=0.9)
+
+
+@pytest.mark.parametrize(("tab", "size"), [("look", WIDE), ("why", WIDE), ("inside", WIDE), ("look", PHONE)])
+def test_nothing_moves_when_a_photograph_of_another_shape_is_opened_or_a_film_plays(
+    opened: Browser, tmp_path: Path, tab: str, size: tuple[int, int]
+) -> None:
+    opened.set_viewport_size({"width": size[0], "height": size[1]})
+    opened.evaluate(SHIFT)
+    change(opened, tab=tab)
+    settled(opened)
+    for number, shape in enumerate([(300, 500), (500, 500), (700, 300)]):
+        photo = tmp_path / f"{number}.png"
+        Image.open(DOG).resize(shape).save(photo)
+        opened.evaluate("window.shift = 0")  # what an opened tab moves is due to the visitor
+        before = opened.evaluate(f"{SCENE}.id")
+        upload(opened, photo)
+        opened.wait_for_function(f"({SCENE}?.id ?? '{before}') !== '{before}'")
+        complete(opened)
+        settled(opened)
+        assert opened.evaluate("window.shift") < 0.02, shape
+        for block in (0, 3, 6):
+            change(opened, block=block)
+        settled(opened)
+        assert opened.evaluate("window.shift") < 0.02, (shape, "film")
 
 
 def test_what_if_bars_have_the_other_class_and_apply_heads_that_are_off(opened: Browser, app: Running) -> None:

@@ -35,11 +35,13 @@ class Example:
     classes: tuple[str, ...] = ()
 
     def caveat(self, view: View) -> str:
-        """Return a note if the model has no class for this example or predicts a wrong class, else ""."""
+        """Return a note if the model has no class for this example and does not say so, or is wrong, else ""."""
         if not view.names_classes:
             return ""
         right = {name.casefold() for name in self.classes}
         if not right & {name for label in view.labels for name in synonyms(label)}:
+            if view.known is False:
+                return ""
             text = "None of this model's classes fits this example, so it shows the best match."
             return Phrase("no-class-fits", text)
         if not right & synonyms(view.predictions(1)[0][0]):

@@ -47,7 +47,6 @@ def first_view(scene: Scene, photo: str) -> dict[str, str]:
     )
     shape = f"{width / height:.4f}"
     return {
-        "shape": f"--photo: {shape}",
         "picture": f'<div class="vv-picture"><div class="vv-held" style="--shape: {shape}"><div class="vv-first">'
         f'<img src="{photo}" alt="" fetchpriority="high"><div class="vv-early"><img src="{shade(heatmap)}" alt="" '
         f'style="{place}"></div></div></div></div><figcaption></figcaption>',

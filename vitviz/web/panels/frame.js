@@ -32,7 +32,6 @@ export class Frame extends Panel {
       menu.addEventListener('click', clicked);
     }
     this.tabs = this.all('[role=tab]');
-    this.shape = ''; // shape of the photographs
     this.lang = ''; // of the texts; the first call of `speak` writes them all
     this.help = this.find('.vv-help');
     // The event fires asynchronously: the dialog may have been opened again by then.
@@ -115,7 +114,6 @@ export class Frame extends Panel {
     }
     if (state.help && !this.help.open) this.help.showModal();
     if (!state.help && this.help.open) this.help.close();
-    this.arrange(state);
     this.report();
   }
 
@@ -167,20 +165,6 @@ export class Frame extends Panel {
     const button = place.querySelector('[data-do=fits]');
     button.hidden = offer === null;
     write(button, offer?.again ? tr('retry') : tr('open-at-pixels', offer?.source?.size));
-  }
-
-  /** The layout follows the photograph's shape: what a portrait leaves free is the thumbnails'. @param {State} state */
-  arrange(state) {
-    const two = ['look', 'why'].includes(state.tab); // the other tabs show one photograph
-    const shapes = [state, two ? state.beside : null].flatMap((pane) => {
-      const photo = this.page.scenes.get(pane?.scene?.id ?? '')?.manifest.photo;
-      return photo ? [photo.width / photo.height] : [];
-    });
-    const shape = shapes.reduce((sum, ratio) => sum + ratio, 0).toFixed(4);
-    if (!shapes.length || shape === this.shape) return;
-    this.shape = shape;
-    this.main.style.setProperty('--photo', shape);
-    this.main.classList.toggle('vv-tall', Number(shape) < 1.14);
   }
 
   /** Show the progress; style.css delays it by half a second. */

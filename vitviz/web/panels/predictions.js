@@ -73,7 +73,7 @@ export class Predictions extends Panel {
     }));
     const [count, all] = [matches.length, this.labels.length].map(integer);
     const cut = matches.length > MAX_CLASSES;
-    this.write('.vv-known p', !wanted && !cut ? tr('in-alphabetical-order', all) : joined(
+    this.write('.vv-count', !wanted && !cut ? tr('in-alphabetical-order', all) : joined(
       cut ? tr('of-the-first-listed', count, all, MAX_CLASSES) : tr('count-of-sentence', count, all),
       matches.length === 0 && tr('the-model-can-only-return')));
   }
