@@ -2,9 +2,9 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import test from 'node:test';
 import { origin } from '../../vitviz/web/compute/format.js';
-import { fit, isStep, reduce, restore, showable } from '../../vitviz/web/core/actions.js';
+import { fit, isStep, reduce, restore, showable, stepsHeads } from '../../vitviz/web/core/actions.js';
 import { KEYS, actionOf } from '../../vitviz/web/core/keys.js';
-import { FIELDS, INITIAL, hasQuery, paneOf, pick } from '../../vitviz/web/core/state.js';
+import { FIELDS, INITIAL, SIMILARITY, hasQuery, paneOf, pick } from '../../vitviz/web/core/state.js';
 import { createStore } from '../../vitviz/web/core/store.js';
 import { format, parse } from '../../vitviz/web/core/url.js';
 import '../../vitviz/web/core/zh.js';
@@ -283,6 +283,13 @@ test('only tabs with a stop button play', () => {
   has({ playing: true });
   send(change({ tab: 'lecture' }));
   has({ playing: false });
+});
+
+test('the animation steps through heads where one is shown, and through layers elsewhere', () => {
+  const { store, send } = stored(change({ head: 1 }));
+  const through = (mode, tab) => { send(change({ mode, tab })); return stepsHeads(store.get()); };
+  assert.deepEqual([through('attention', 'look'), through(SIMILARITY, 'look'), through('attention', 'inside')],
+    [true, false, false]);
 });
 
 test('a listener is called only for changes, until it unsubscribes', () => {

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import viewer_pages
-from browsing import menu_click
+from browsing import menu_click, open_menu
 from PIL import Image
 from playwright.sync_api import Page, expect
 from running import axe, expect_map, unfold
@@ -121,8 +121,6 @@ def test_explained_words_have_figures_of_the_open_photograph(offline: Page, tmp_
         attention = seen.trace.row(1, query)[0, 1, len(seen.trace.prefix) :].numpy()
         light = offline.locator("[data-figure=map]").evaluate(LIGHT)
         assert light[attention.argmax()] == max(light) > light[attention.argmin()] == min(light)
-    offline.locator(".vv-whole .vv-i summary").click()  # closes the other
-    expect(offline.locator("[data-figure=patch]")).to_be_hidden()
     offline.wait_for_function("document.querySelector('[data-figure=head]').height > 0 && vitviz.resting()")
     sizes = offline.eval_on_selector_all(
         "[data-figure=layer], [data-figure=head]", "all => all.map(({ width, height }) => [width, height])"
@@ -200,6 +198,7 @@ def test_truncated_page_reports_missing_parts_and_shows_the_rest(offline: Page, 
 def test_saved_numbers_match_the_command_line(explorer: Page, tmp_path: Path) -> None:
     def saved(what: str, choice: str) -> Path:
         menu = explorer.locator(f".vv-save:has(summary[aria-label='Save {what}'])")
+        open_menu(explorer)
         menu.locator("summary").click()
         with explorer.expect_download() as download:
             menu.get_by_role("button", name=choice).click()

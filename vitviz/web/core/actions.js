@@ -224,15 +224,18 @@ const moved = (state, { row, column, from }) => {
   return changed(state, { type: 'change', change: { query: patchIn(to, grid, limits.grid) } });
 };
 
-/** Advance the animation by one: to the next head if one is chosen, else to the next layer. @param {State} state */
+/** Whether the animation steps through the heads of a layer instead of the layers. @param {State} state */
+export const stepsHeads = ({ tab, mode, head }) => (
+  tab !== 'inside' && mode !== SIMILARITY && typeof head === 'number');
+
+/** Advance the animation by one. @param {State} state */
 function stepped(state) {
   if (!state.scene || !state.playing) return state;
   const { depth } = state.scene.limits;
   const { heads } = stageOf(state.scene.limits, state.block ?? depth - 1);
   const block = ((state.block ?? depth - 1) + 1) % depth;
-  if (state.tab === 'inside' || state.mode === SIMILARITY) return { ...state, block };
-  const next = typeof state.head === 'number' ? { head: (state.head + 1) % heads } : { block };
-  return { ...state, ...next, mode: 'attention' };
+  if (stepsHeads(state)) return { ...state, head: (Number(state.head) + 1) % heads, mode: 'attention' };
+  return { ...state, block, mode: state.tab === 'inside' || state.mode === SIMILARITY ? state.mode : 'attention' };
 }
 
 /** Go to the next or previous step of the lecture; in full screen, to the next or previous screen. @param {State} state

@@ -4,6 +4,7 @@ import {
   aligned, escaped, headWords, patchWords, percent, playWords, score, whole,
 } from '../compute/format.js';
 import { write } from '../draw/dom.js';
+import { stepsHeads } from '../core/actions.js';
 import { SIMILARITY } from '../core/state.js';
 import { tr, translated } from '../core/words.js';
 import { SIGNED, SPOTLIGHT } from '../draw/color.js';
@@ -155,7 +156,7 @@ export class Controls extends Panel {
     const button = this.found('[data-do=play]');
     press(button, state.playing);
     write(button, state.playing ? '❚❚' : '▶');
-    const words = playWords(state.playing, this.page.still.matches, typeof state.head === 'number');
+    const words = playWords(state.playing, this.page.still.matches, stepsHeads(state));
     if (button.title !== words) Object.assign(button, { title: words, ariaLabel: words });
   }
 

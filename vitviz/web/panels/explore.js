@@ -86,6 +86,9 @@ export class Explore extends Panel {
     root.addEventListener('click', ({ target }) => (
       this.differ(/** @type {any} */ (target).closest('[data-versus]')?.dataset.versus)));
     listen(find(page.root, '.vv-main'), page);
+    const active = () => this.saved(page.store.get().pane);
+    saveMenu(page, this.find('.vv-menu > div'), 'save-this-map', mapChoices(active),
+      () => nameOf(active()?.scene, active()?.pane.titled ?? ''), 'beforeend');
     saveMenu(page, this.find('.vv-matrix-place p'), 'save-the-matrix', this.matrixChoices(place),
       () => nameOf(place()?.scene, 'matrix'), 'beforebegin');
   }
@@ -141,8 +144,6 @@ export class Explore extends Panel {
       resized: () => this.page.draws(), // the pane has drawn itself; lines between two panes follow
     }, 'photograph-arrow-keys-move-the');
     element.addEventListener('focusin', () => this.activate(number()));
-    saveMenu(this.page, element.querySelector('figcaption'), 'save-this-map',
-      mapChoices(() => this.saved(number())), () => nameOf(scene(), pane.titled));
     this.panes.push({ pane, scene: null, signed: false, changes: -1 });
   }
 
