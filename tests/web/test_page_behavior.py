@@ -188,7 +188,9 @@ def test_the_side_panel_has_no_scroller_and_its_buttons_are_in_sight(opened: Bro
     expect(opened.locator(".vv-predictions ol")).to_be_in_viewport(ratio=0.9)
 
 
-SLOW = [pytest.param(*case, marks=pytest.mark.tier("all")) for case in (("look", PHONE), ("why", WIDE), ("inside", WIDE))]
+SLOW = [
+    pytest.param(*case, marks=pytest.mark.tier("all")) for case in (("look", PHONE), ("why", WIDE), ("inside", WIDE))
+]
 
 
 @pytest.mark.parametrize(("tab", "size"), [("look", WIDE), *SLOW])
