@@ -188,6 +188,18 @@ def test_the_side_panel_has_no_scroller_and_its_buttons_are_in_sight(opened: Bro
     expect(opened.locator(".vv-predictions ol")).to_be_in_viewport(ratio=0.9)
 
 
+def test_hidden_patches_have_no_seams(opened: Browser, app: Running) -> None:
+    rows, columns = app.view().trace.grid
+    change(opened, tab="why", erased=list(range(rows * columns)))
+    settled(opened)
+    least = """(canvas) => {
+        const box = [canvas.width >> 2, canvas.height >> 2, canvas.width >> 1, canvas.height >> 1];
+        const { data } = canvas.getContext('2d').getImageData(...box);
+        return data.reduce((least, value, at) => (at % 4 < 3 ? least : Math.min(least, value)), 255);
+    }"""
+    assert opened.locator(".vv-explain .vv-aid").first.evaluate(least) == 255
+
+
 SLOW = [
     pytest.param(*case, marks=pytest.mark.tier("all")) for case in (("look", PHONE), ("why", WIDE), ("inside", WIDE))
 ]

@@ -308,9 +308,7 @@ export class Pane {
     if (width === 0 || height === 0) return;
     /** @type {Pair} */
     const zoom = [width / geometry.image[0], height / geometry.image[1]];
-    aid.setTransform(zoom[0], 0, 0, zoom[1], 0, 0);
-    tint(aid, this.marks, 1 / Math.min(1, ...zoom));
-    aid.resetTransform();
+    tint(aid, this.marks, zoom);
     strongest.forEach((patch) => this.box(patch, zoom, fine));
     strongest.forEach((patch, place) => this.number(patch, zoom, fine, String(place + 1))); // drawn over all boxes
     if (pointer) this.ring(this.boxOf(pointer, zoom), 1.5 * fine, '#ffffff');
@@ -499,13 +497,14 @@ export class Pane {
   }
 }
 
-/** Fill boxes. @param {CanvasRenderingContext2D} out @param {import('./overlay.js').Tint[]} tints
- * @param {number} [least] - of their sides, so that lines stay visible in a small picture */
-function tint(out, tints, least = 1) {
+/** Fill boxes of whole pixels, so that neighbours have no seam. @param {CanvasRenderingContext2D} out
+ * @param {import('./overlay.js').Tint[]} tints @param {Pair} [zoom] - pixels of the canvas in one of the photograph */
+function tint(out, tints, [across, down] = [1, 1]) {
   for (const { color, amount, box: [left, top, right, bottom] } of tints) {
     if (right <= left || bottom <= top) continue;
+    const [x, y] = [Math.round(left * across), Math.round(top * down)];
     /** @type {[number, number, number, number]} */
-    const place = [left, top, Math.max(least, right - left), Math.max(least, bottom - top)];
+    const place = [x, y, Math.max(1, Math.round(right * across) - x), Math.max(1, Math.round(bottom * down) - y)];
     out.clearRect(...place); // prevents tinting crossings twice
     out.fillStyle = rgba(color, amount);
     out.fillRect(...place);
