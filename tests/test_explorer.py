@@ -113,6 +113,23 @@ def test_predictions_are_the_softmax_of_the_logits(view: View) -> None:
     assert sum(p for _, p in everything) == pytest.approx(1.0, abs=1e-5)
 
 
+def test_targets_are_checked_even_where_they_change_nothing_and_numbers_are_no_labels(view: View) -> None:
+    for ask, words in (
+        (lambda: view.sinks(99), "a class among"),
+        (lambda: view.lens([0], target=1), "classes or one target, got both"),
+        (lambda: view.evidence(seconds=float("nan")), "seconds above 0"),
+        (lambda: view.html(limit=float("nan")), "at most nan MB|limit of html"),
+    ):
+        with pytest.raises(vitviz.VitvizError, match=words):
+            ask()
+    numbers = tuple(str(index + 1) for index in range(tiny.CLASSES))  # class 1 has the label "2"
+    numbered = Explorer(tiny.known(labels=numbers, depth=1)).open(photo())
+    edges = [numbered.edge(0, 0, "cls", (0, 1), target=target) for target in (1, "1", 0)]
+    assert [each.target for each in edges] == ["2", "1", "1"]
+    assert edges[1].writes == edges[2].writes != edges[0].writes
+    assert numbered.compare(numbered).block == 0
+
+
 def test_predictions_need_named_outputs() -> None:
     """A projection, such as CLIP's, outputs features, not classes."""
     nameless = with_weights()

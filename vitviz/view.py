@@ -465,20 +465,18 @@ class View:
         *,
         target: TargetOf | None = None,
         contrast: Contrast | None = None,
-        **options: Any,
+        cut: bool = False,
+        means: torch.Tensor | None = None,
     ) -> Edge:
-        """Return why a head's query attends to a key, and what this adds to a target; see `vitviz.analysis.edges.edge`.
-
-        `options` are `cut` and `means`.
-        """
+        """Return why a head's query attends to a key, and what this adds to a target; see `analysis.edges.edge`."""
         reading, contrast = None, None if contrast is None else (contrast[0], contrast[1])
         explained = self.trace.logits is not None or target is not None or contrast is not None
         if explained and isinstance(self.trace, Trace):
-            read = ("reading", str(target), contrast)
+            read = ("reading", target, contrast)
             reading = self._cached(read, lambda: target_reading(self.model, self.trace, target, contrast))
         place = block, head, self._query(query), self._query(key)
-        options |= {"target": target, "contrast": contrast, "reading": reading}
-        return edge(self.model, self.trace, *place, **options)
+        options: dict[str, Any] = {"cut": cut, "means": means, "reading": reading}
+        return edge(self.model, self.trace, *place, target=target, contrast=contrast, **options)
 
     def sinks(self, target: TargetOf | None = None, *, contrast: Contrast | None = None) -> Sinks:
         """Return patches with an outlying norm or share of attention, and the neurons that make them; see
@@ -597,7 +595,7 @@ class View:
         """
         from vitviz.web.scene import Scene, saved_page
 
-        if (megabytes := self._megabytes(maps)) > limit:
+        if not (megabytes := self._megabytes(maps)) <= limit:
             raise ExplorerError(
                 f"Expected a page of at most {limit:g} MB, got one of about {megabytes:.0f} MB for "
                 f"{self.trace.count:,} tokens. Open the photograph at a smaller size, or raise the limit: "

@@ -15,6 +15,7 @@ from tiny import close
 from torch import Tensor, nn
 
 import vitviz
+from vitviz.analysis import AnalysisError
 from vitviz.analysis.tokens import token_norms, token_similarity
 from vitviz.attribution.registry import METHODS
 from vitviz.weights.captured import CaptureError
@@ -196,6 +197,15 @@ def test_outputs_beside_the_logits_change_nothing_and_features_are_no_classes() 
         with pytest.warns(UserWarning, match="runs as it is"):
             model = vitviz.load(wrapped)
         assert model.config.classes == 0
+
+
+@pytest.mark.parametrize("layers", [[nn.ReLU(), nn.Linear(29, 7)], [nn.Softmax(-1)]])
+def test_scores_of_a_classifier_that_is_not_linear_are_not_decomposed(layers: list[nn.Module]) -> None:
+    module = odd()
+    module.head = nn.Sequential(module.head, *layers)
+    view = vitviz.Explorer(opened(module)).open(vitviz.example("dog"))
+    with pytest.raises(AnalysisError, match="linear in the last block's output"):
+        view.decompose()
 
 
 @pytest.mark.parametrize(

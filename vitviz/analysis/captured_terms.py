@@ -122,7 +122,8 @@ def captured_terms(model: CapturedViT, trace: Captured, target: Target, score: A
         score: function of the target and of the logits (1, C) or features (1, F) that returns the score (1,).
 
     Raises:
-        AnalysisError: for a model with other norms, attention pooling, or blocks without a known MLP.
+        AnalysisError: for a model with other norms, attention pooling, or blocks without a known MLP, or if the score
+            is not linear in the last block's output.
     """
     parts, depth = model.parts, trace.depth
     mlps = [
@@ -135,6 +136,7 @@ def captured_terms(model: CapturedViT, trace: Captured, target: Target, score: A
             "Expected a captured module with layer norms, known MLPs and no attention pooling, got another. Explain "
             "the target with an attribution method."
         )
+    _check_linear(model, trace, target, score)
     with ExitStack() as stack:
         for mlp in mlps:
             assert mlp is not None
@@ -166,6 +168,31 @@ def captured_terms(model: CapturedViT, trace: Captured, target: Target, score: A
     ]  # fmt: skip
     constant = float(total.detach()) - after[depth]
     return Terms(tokens, biases, mlps_added, after[0] + float(added[0, 0]), constant)
+
+
+def _check_linear(model: CapturedViT, trace: Captured, target: Target, score: Any) -> None:
+    """Raise an error if the part of a linear score that depends on no token differs for the negative tokens.
+
+    The tokens are the output of the last block, and scales of norms are constants.
+    """
+    angles, last = model.angles(trace.grid), trace.depth - 1
+    with torch.no_grad():
+        tokens = model.blocks[last](trace.stream(last), angles)
+    constants, size, resolution = list[float](), 0.0, float(torch.finfo(tokens.dtype).eps)
+    for each in (tokens, -tokens):
+        leaf = each.detach().requires_grad_()
+        with _Direct(trace.depth, [leaf] * (trace.depth + 2)), torch.enable_grad():
+            final = model.finish(leaf, angles=angles)
+            total = score(target, model.read_out(final) if target.features else model.classify(final)).sum()
+            slope = torch.autograd.grad(total, leaf)[0] if total.requires_grad else torch.zeros_like(leaf)
+        products = double(leaf.detach()) * double(slope)
+        constants.append(float(total.detach()) - float(products.sum()))
+        size = max(size, abs(constants[-1]), float(products.abs().sum()))
+    if not abs(constants[0] - constants[1]) <= 100 * resolution * size:
+        raise AnalysisError(
+            "Expected a score that is linear in the last block's output, got a classifier with hidden layers or "
+            "probabilities. Explain the target with an attribution method."
+        )
 
 
 def _by_token(trace: Captured, block: int, products: Tensor) -> Tensor:

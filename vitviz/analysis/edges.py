@@ -125,6 +125,10 @@ def edge(
     means = model.position_means if means is None else means
     position = None
     if means is not None:
+        config = model.config
+        expected = config.depth, len(config.prefix) + config.grid[0] * config.grid[1], config.width
+        if tuple(means.shape) != expected:
+            raise AnalysisError(f"Expected means of shape {expected}, got {tuple(means.shape)}. Use position_means.")
         usual = model.blocks[block].enter(_at_grid(model, means[block], trace).to(entered))
         position = _logit(model.blocks[block], angles, usual, head, of_query, of_key)[0]
     found = Edge(

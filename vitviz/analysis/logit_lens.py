@@ -132,6 +132,8 @@ def _targets(
 ) -> list[Target]:
     """Return the targets to read, with one image each: one for each class, or the given target."""
     if target is not None or contrast is not None:
+        if classes is not None:
+            raise AnalysisError(f"Expected classes or one target, got both: {list(classes)!r:.80}. Leave one out.")
         resolved = resolve_target(model, trace.logits, target, contrast)
         assert resolved is not None  # a target is given
         return [resolved]

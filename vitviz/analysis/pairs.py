@@ -30,7 +30,8 @@ Descriptor = Literal["tokens", "queries", "keys", "values"]
 DESCRIPTORS: tuple[Descriptor, ...] = get_args(Descriptor)
 DESCRIPTOR: Descriptor = "values"
 """With `BLOCK`, the descriptor that finds most patches in mirror images (default model; benchmarks/README.md)."""
-BLOCK = -2  # the next to last
+BLOCK = -2
+"""The next to last block; of a model with one block, the last."""
 Patch = tuple[int, int]
 
 
@@ -44,7 +45,7 @@ def patch_descriptors(model: ViT, trace: AttentionTrace, descriptor: Descriptor 
         model: the model of the trace.
         trace: trace of one image.
         descriptor: what describes a patch.
-        block: index from 0; negative from the last.
+        block: index from 0; negative from the last; `BLOCK` also stands for the only block.
 
     Raises:
         AnalysisError: for several images, an unknown descriptor, or a block whose output was not kept.
@@ -53,6 +54,7 @@ def patch_descriptors(model: ViT, trace: AttentionTrace, descriptor: Descriptor 
     check_one_image(trace)
     if descriptor not in DESCRIPTORS:
         raise AnalysisError(f"Expected one of {', '.join(DESCRIPTORS)}, got {descriptor!r}. Choose one.")
+    block = -1 if (block, trace.depth) == (BLOCK, 1) else block
     stream, prefix = trace.stream(block), len(trace.prefix)  # checks the block
     if descriptor == "tokens":
         return _normed_output(model, trace, block % trace.depth)[prefix:]

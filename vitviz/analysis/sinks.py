@@ -18,7 +18,7 @@ from vitviz.analysis import AnalysisError
 from vitviz.analysis.interventions import Change, change_of
 from vitviz.analysis.logit_lens import check_one_image
 from vitviz.analysis.tokens import token_norms
-from vitviz.attribution.target_specs import Contrast, TargetLike
+from vitviz.attribution.target_specs import Contrast, TargetLike, resolve_target
 from vitviz.formatting import percent, short_repr
 from vitviz.model.layers import Block, LayerScale
 from vitviz.model.registers import Neuron, find_neurons, norm_outliers, without_neurons
@@ -135,6 +135,8 @@ def sinks(model: ViT, trace: AttentionTrace, *, target: TargetLike = None, contr
     )
     neurons = find_neurons(model, trace) if isinstance(trace, Trace) and not model.config.norms.post else ()
     change = None
+    if target is not None or contrast is not None:
+        resolve_target(model, trace.logits, target, contrast)  # checks them, also without neurons
     if neurons and (trace.logits is not None or target is not None):
         places = [(neuron.block, neuron.index) for neuron in neurons]
         first, changed = min(block for block, _ in places), without_neurons(model, places)
