@@ -98,13 +98,18 @@ def arena_of_default() -> str:
     return arena(DEFAULT)
 
 
+def arena_of_imagenette() -> str:
+    """Return the ranking of methods for dinov2-s14-imagenette."""
+    return arena("dinov2-s14-imagenette")
+
+
 def arena_of_cifar10() -> str:
     """Return the ranking of methods for vit-cifar10."""
     return arena("vit-cifar10")
 
 
 TABLES = {
-    "faithfulness.md": (arena_of_default, arena_of_cifar10),
+    "faithfulness.md": (arena_of_default, arena_of_imagenette, arena_of_cifar10),
     "settings.md": (settings,),
     "names.md": (methods, statistics, questions),
     "targets.md": (targets,),

@@ -50,7 +50,10 @@ def write_comparison(
     """
     first, second = comparison.names
     rows = [[f"{before} → {after}", str(count)] for before, after, count in comparison.flips]
-    tables = [Table(title="Predictions that changed", texts=[FLIPS], rows=[["predictions", "photographs"], *rows])]
+    tables = []
+    if rows:
+        header = ["predictions", "photographs"]
+        tables.append(Table(title="Predictions that changed", texts=[FLIPS], rows=[header, *rows]))
     if not comparison.incomparable:
         tables.append(Table(title="Heads that changed", texts=[MEANS, MEANS_NOT], rows=comparison.cells()))
     query = f"?{urlencode({'tab': 'why', 'model': models[0], 'model2': models[1], 'pane': '1', 'difference': '1'})}"
