@@ -366,7 +366,7 @@ def test_invalid_folders_and_limits_raise(folder: Path, tmp_path: Path) -> None:
         with pytest.raises(error, match=words):
             folder_statistics(model, path, **options)
     (folder / "word 0" / "broken.png").write_bytes(b"")
-    with pytest.raises(DataError, match=r"1 files that cannot be read: word 0/broken\.png"):
+    with pytest.raises(DataError, match=r"1 unreadable file: word 0/broken\.png"):
         folder_statistics(model, folder, names=["entropy"])
     assert model.training
     model.pretrained = None

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vitviz.errors import VitvizError
+from vitviz.formatting import counted
 from vitviz.images.decoding import ImageError, decode
 from vitviz.images.geometry import Geometry
 from vitviz.images.preprocess import Preprocess
@@ -158,7 +159,7 @@ def _refuse_broken(first: ImageError, rest: Sequence[Labeled], preprocess: Prepr
 
     broken = [f"{path.parent.name}/{path.name}" for path, _ in rest if is_broken(path)]
     raise DataError(
-        f"Expected images, got {len(broken)} files that cannot be read: {_some(broken)}. Repair or remove them. "
+        f"Expected images, got {counted(len(broken), 'unreadable file')}: {_some(broken)}. Repair or remove them. "
         f"The first error: {first}"
     ) from first
 

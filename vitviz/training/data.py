@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
-from vitviz.formatting import text_table
+from vitviz.formatting import counted, text_table
 from vitviz.images.datasets import NAMES, Dataset, Samples, find_dataset
 from vitviz.images.decoding import ImageError, decode
 from vitviz.images.folders import DataError
@@ -219,7 +219,7 @@ def open_data(
         unread += [f"{os.path.relpath(path, folder)}: {error}" for path, error in errors.items()]
     if unread and not skip_broken:
         raise DataError(
-            f"Expected images in {str(folder)!r}, got {len(unread)} files that cannot be read. Repair or remove "
+            f"Expected images in {str(folder)!r}, got {counted(len(unread), 'unreadable file')}. Repair or remove "
             "them, or skip them (--skip-broken):\n" + "\n".join(f"  {line}" for line in unread)
         )
     train, val = splits
