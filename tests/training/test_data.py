@@ -95,7 +95,7 @@ def test_broken_files_are_refused_or_skipped(photos: Path, memory: int) -> None:
     (photos / broken[0]).write_bytes(b"")
     (photos / broken[1]).write_bytes((photos / broken[1]).read_bytes()[:-50])
     (photos / broken[2]).write_bytes(b"\x89PNG no image")
-    with pytest.raises(DataError, match=r"3 files.*--skip-broken") as caught:
+    with pytest.raises(DataError, match=r"3 unreadable files.*--skip-broken") as caught:
         open_data(photos, size=(8, 8), memory=memory)
     assert [line.strip().split(":")[0] for line in str(caught.value).splitlines()[1:]] == broken
     data = open_data(photos, size=(8, 8), memory=memory, skip_broken=True)
