@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,10 +23,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
-from planted import plant
 
 import vitviz
 from vitviz.analysis.circuits import masked_scores, mean_outputs
@@ -41,6 +36,7 @@ from vitviz.explorer import Explorer
 from vitviz.images.decoding import decode
 from vitviz.images.folders import batches, class_names, find_classes, find_images, spread
 from vitviz.images.preprocess import Preprocess
+from vitviz.model.registers import plant_neurons
 from vitviz.model.vit import ViT
 from vitviz.progress import bar
 
@@ -74,9 +70,8 @@ def costs(name: str) -> None:
     explorer = Explorer(vitviz.load(name))
     view = explorer.open(vitviz.example("cat"))
     model = view.model
-    planted = vitviz.load(name)
     block = model.config.depth // 3
-    plant(planted, view.images, block, [3, 7])
+    planted, _ = plant_neurons(model, view.images, block, [3, 7])
     of_planted = Explorer(planted).open(vitviz.example("cat"))
     repaired = planted.with_registers(1, [(block, 3), (block, 7)])
     forward = seconds(lambda: model(view.images))
@@ -141,12 +136,12 @@ def _drops(
 @torch.no_grad()
 def repaired_models(name: str, folder: str) -> dict[str, ViT]:
     """Return a model as it is and with planted neurons, each without and with a register."""
-    model, planted = vitviz.load(name), vitviz.load(name)
+    model = vitviz.load(name)
     block, preprocess = model.config.depth // 3, squash(model)
     files = known_files(model, folder, 200)
     chosen = [path for path, _ in files[:: len(files) // PLANTED][:PLANTED]]
     pixels = [torch.from_numpy(preprocess(decode(path)).pixels) for path in chosen]
-    plant(planted, torch.stack(pixels), block, [3, 7])
+    planted, _ = plant_neurons(model, torch.stack(pixels), block, [3, 7])
     return {
         "as it is": model,
         "with an empty register": model.with_registers(1, []),

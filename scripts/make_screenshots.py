@@ -41,7 +41,9 @@ COMPLETE = "window.vitviz?.scenes?.get(vitviz.store.get().scene?.id)?.answers.co
 RESTED = "vitviz.resting() && vitviz.progress.jobs.size === 0"
 SIZES = {"wide": (1440, 900), "middle": (1024, 768), "phone": (390, 844)}
 # The screens of the steps in docs/lecture.md, if not the first ones.
-SCREENS = {"pixels": 2, "positions": 2, "cls": 2, "residual": 3, "attention": 5, "explanation": 4, "words": 3}
+SCREENS = {
+    "pixels": 2, "positions": 2, "cls": 2, "residual": 3, "attention": 5, "explanation": 4, "sinks": 2, "words": 3,
+}  # fmt: skip
 TWO_CLASSES = """() => {
     const { labels } = vitviz.scenes.get(vitviz.store.get().scene.id).manifest;
     const classes = ['German shepherd', 'dog'].map((name) => labels.indexOf(name)).sort((a, b) => a - b);

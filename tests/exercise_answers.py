@@ -77,6 +77,7 @@ def exercise_answers(view: View) -> dict[str, dict[str, Any]]:
         "prediction": {"number": np.log(p / q), "patch": lens},
         "training": {"number": np.log(len(view.labels))},
         "explanation": {"number": tenth**2 / patches, "patch": view.explain("rollout").values.ravel()},
+        "sinks": {"number": 100 * 3 / tokens},
         "words": {},  # without a captioner
         "closing": {"number": tokens * width},
     }  # fmt: skip

@@ -10,9 +10,9 @@ import tiny
 import torch
 from image_files import saved
 from PIL import Image
-from planted import plant
 
 from vitviz.images.preprocess import Preprocess
+from vitviz.model.registers import plant_neurons
 from vitviz.model.vit import Pretrained
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.gpu import ask_view
@@ -57,7 +57,8 @@ def folder(
     }
     model.pretrained = Pretrained(**record | (about or {}))
     if spots is not None:
-        plant(model, torch.from_numpy(model.pretrained.preprocess(spots).pixels)[None], 0, SPOTS)
+        pixels = torch.from_numpy(model.pretrained.preprocess(spots).pixels)[None]
+        model, _ = plant_neurons(model, pixels, 0, SPOTS)
     save(model.half().float() if half else model, path)
     return str(path)
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from planted import plant
 from torch import Tensor
 
 import vitviz
@@ -17,7 +16,7 @@ from vitviz.errors import VitvizError
 from vitviz.images.decoding import decode
 from vitviz.model.config import ModelError
 from vitviz.model.edits import Edits
-from vitviz.model.registers import find_neurons, without_neurons
+from vitviz.model.registers import find_neurons, plant_neurons, without_neurons
 from vitviz.model.vit import ViT
 from vitviz.resources import examples
 from vitviz.site.onnx import StaticError, check_exportable
@@ -39,7 +38,7 @@ def planted(kind: str, seed: int) -> tuple[ViT, Tensor, set[tuple[int, int]], se
     model, images = tiny.model(seed, depth=4, **PLANTED[kind]), tiny.images(1, seed)
     block, count = seed % 3, 1 + seed % 3
     neurons = torch.randperm(model.config.hidden, generator=torch.Generator().manual_seed(seed))[:count].tolist()
-    (patches,) = plant(model, images, block, neurons, tokens=1 + seed % 4, seed=seed)
+    model, (patches,) = plant_neurons(model, images, block, neurons, patches=1 + seed % 4, seed=seed)
     return model, images, {(block, index) for index in neurons}, patches
 
 
@@ -100,7 +99,7 @@ def test_methods_explain_a_repaired_model() -> None:
 def test_load_adds_registers_for_neurons_of_the_example_photographs(tmp_path: Path) -> None:
     model = tiny.known(depth=4)
     photographs = [torch.from_numpy(model.pretrained.preprocess(decode(path)).pixels) for path in examples()]
-    plant(model, torch.stack(photographs), 1, [4, 9], seed=3)
+    model, _ = plant_neurons(model, torch.stack(photographs), 1, [4, 9], seed=3)
     save(model, tmp_path / "model")
     loaded = vitviz.load(tmp_path / "model", registers=1)
     assert loaded.config.register_neurons == ((1, 4), (1, 9))

@@ -7,6 +7,7 @@ tests/js/lecture.test.mjs tests how the page's scripts read the lecture's files.
 
 import io
 import itertools
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -31,8 +32,9 @@ from scipy.stats import rankdata, spearmanr
 from viewer_pages import SCENE, ask, rest, write
 
 from vitviz.lecture.exercises import CHOICES, TOLERANCES, exercise_texts
-from vitviz.lecture.numbers import token_bytes
+from vitviz.lecture.numbers import planted_bytes, token_bytes
 from vitviz.lecture.texts import FILES, MATHML, STEPS, LectureError, lecture_texts
+from vitviz.model.registers import norm_outliers
 from vitviz.view import View
 from vitviz.web.languages import LANGUAGES
 
@@ -303,6 +305,28 @@ def test_parts_of_a_token_add_up_to_the_next_layer(view: View) -> None:
         after = parts["stream"] + parts["attended"] + parts["transformed"]
         np.testing.assert_allclose(after, trace.stream(block + 1)[0, token], atol=5 * HALF)
         assert parts["after"].shape == (model.config.hidden,)
+
+
+def test_planted_neuron_raises_norms_and_a_register_takes_the_attention(saved: Page, view: View) -> None:
+    data = planted_bytes(view)
+    facts = json.loads(json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]["facts"])
+    (norms, attention), places = (load(data)[name].astype(float) for name in ("norms", "attention")), facts["places"]
+    prefix, later = len(view.trace.prefix), facts["later"]
+    np.testing.assert_allclose(norms[0], view.trace.stream(facts["block"] + 1)[0, prefix:].norm(dim=-1), rtol=1e-5)
+    own = view.trace.attention(later)[0].mean((0, 1))[prefix:]
+    np.testing.assert_allclose(attention[0], own, rtol=1e-4)
+    outliers, _ = norm_outliers(norms, 0)
+    assert np.flatnonzero(outliers[1]).tolist() == places
+    assert not outliers[2].any()
+    taken = attention[:, places].sum(1)
+    assert taken[1] > max(2 * taken[0], 2 * taken[2])
+    assert facts["register"] > taken[2]
+    go(saved, "sinks")
+    lit = norms[1, places] / np.sort(norms[1])[norms.shape[1] // 2]
+    expect(saved.locator(".vv-norms")).to_contain_text(f"{lit.min():.1f} to {lit.max():.1f} times the median")
+    shown_shares = [float(share) for share in re.findall(r"([\d.]+)\s%", shown(saved, ".vv-repaired"))]
+    expected = [taken[1], taken[0], taken[2], facts["register"], *facts["classes"][0][1:]]
+    assert shown_shares == pytest.approx([100 * share for share in expected], rel=0.05)
 
 
 def test_prediction_and_explanation_match_lens_and_faithfulness(saved: Page, view: View) -> None:

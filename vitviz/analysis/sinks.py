@@ -6,6 +6,7 @@ Models"; Jiang et al. 2025, "Vision Transformers Don't Need Trained Registers".
 Shapes: L blocks, H heads, N tokens = P prefix tokens followed by gh x gw patches, D width, d head width.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -112,8 +113,7 @@ def sinks(model: ViT, trace: AttentionTrace, *, target: TargetLike = None, contr
     if trace.blocks != tuple(range(trace.depth)):
         raise AnalysisError(f"Expected a trace with all blocks, got {list(trace.blocks)}. Omit blocks=.")
     reads = [_read(trace, block) for block in trace.blocks]  # L x (H, N)
-    attention = np.stack([read.mean(0).double().cpu().numpy() for read in reads])  # (L, N)
-    attention /= attention.sum(1, keepdims=True)
+    attention = _shares(reads)
     prefix, mean = len(trace.prefix), 1 / attention.shape[1]
     outlying = norm_outliers(attention, prefix)[0] & (attention > MIN_SINK_ATTENTION * mean)
     written = np.full_like(attention, np.nan)
@@ -148,6 +148,17 @@ def sinks(model: ViT, trace: AttentionTrace, *, target: TargetLike = None, contr
 def _kind(ratio: float) -> Kind:
     """Return the kind of a sink by its share of the writing relative to its share of attention."""
     return "unknown" if np.isnan(ratio) else "silent" if ratio < SILENT_BELOW else "broadcasting"
+
+
+def attention_shares(trace: AttentionTrace) -> NDArray[np.float64]:
+    """Return the share of each token in a block's attention, the mean over heads and queries: (L, N)."""
+    return _shares([_read(trace, block) for block in trace.blocks])
+
+
+def _shares(reads: Sequence[Tensor]) -> NDArray[np.float64]:
+    attention = np.stack([read.mean(0).double().cpu().numpy() for read in reads])  # L x (H, N) -> (L, N)
+    shares: NDArray[np.float64] = attention / attention.sum(1, keepdims=True)
+    return shares
 
 
 def _read(trace: AttentionTrace, block: int) -> Tensor:

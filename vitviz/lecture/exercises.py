@@ -18,7 +18,7 @@ FILE = "exercises.md"
 # Index of the right choice, for steps where it is the same for every photograph.
 CHOICES = {
     "question": 2, "pixels": 1, "patches": 2, "positions": 1, "cls": 0, "residual": 1, "norm": 2, "attention": 0,
-    "projection": 2, "mlp": 0, "prediction": 2, "training": 0, "explanation": 1, "words": 2,
+    "projection": 2, "mlp": 0, "prediction": 2, "training": 0, "explanation": 1, "sinks": 1, "words": 2,
     "closing": 1,
 }  # fmt: skip
 # A number is right within `relative` of the answer, and always within `least`; a whole number within `relativeWhole`

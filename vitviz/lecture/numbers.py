@@ -20,6 +20,8 @@ JSON.
 | | renormed: the sum of token and `attended` after the second norm | (D) |
 | | before, after: hidden layer of the MLP, before and after the activation | (M), or (2 M), and (M) |
 | | transformed: what the MLP adds to the token | (D) |
+| planted | norms: of the patches after the block with the planted neuron | (3, gh * gw) |
+| | attention: share of each patch in the attention of a later block | (3, gh * gw) |
 
 From a block file's queries and keys (see `vitviz.web.payload`), the model's are `query / factor * sqrt(d)` and
 `key * factor + center`. A file omits arrays that a model does not have; `missing` in its facts gives the reasons.
@@ -43,8 +45,10 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from vitviz.analysis.block_parts import block_parts
+from vitviz.analysis.sinks import attention_shares
 from vitviz.images.preprocess import Preprocess
 from vitviz.lecture.texts import LectureError, lecture_given
+from vitviz.model.registers import find_neurons, plant_neurons
 from vitviz.model.trace import AttentionTrace
 from vitviz.model.tracing import project_part
 from vitviz.model.vit import ViT
@@ -55,6 +59,8 @@ from vitviz.web.payload import LARGEST_HALF, balance
 from vitviz.web.responses import describe_layers, describe_map, describe_rearranged, describe_test
 
 COMPARED = ("rollout", "gae")  # methods that the lecture compares
+PLANTED = 3  # number of patches at which the planted neuron fires
+ATTRACTS = 0.35  # `attracts` of the planted neuron; its patches then take a quarter of the attention of a layer
 MAX_ELEMENTS = 2**21  # maximum number of elements in an array: 4 MB in half precision
 
 Arrays = dict[str, NDArray[Any]]
@@ -122,8 +128,11 @@ def lecture_parts(view: View) -> dict[str, bytes]:
 
 def site_files(view: View) -> dict[str, bytes]:
     """Return the files, by name, of an example of a static site."""
+    files = {"lecture": lecture_bytes(view)}
+    if view.trace.depth > 1:
+        files["planted"] = planted_bytes(view)
     values = {f"values-{block}": values_bytes(view.model, view.trace, block) for block in range(view.trace.depth)}
-    return {"lecture": lecture_bytes(view), **values}
+    return {**files, **values}
 
 
 @torch.no_grad()
@@ -177,6 +186,43 @@ def token_bytes(model: ViT, trace: AttentionTrace, block: int, token: int) -> by
     parts = block_parts(layer, stream[:, token : token + 1], mixed)
     own = {"stream": _single(stream[0, token]), "normed": _single(normed[0, token])}
     return _file({**own, **{name: _half(part[..., 0, :]) for name, part in parts.items()}}, {})
+
+
+@torch.no_grad()
+def planted_bytes(view: View) -> bytes:
+    """Return the file of bright spots: numbers of a copy of the model with a planted neuron, and of its repair.
+
+    Each array has a row for the model as it is, one with the neuron, and one with a test-time register in addition.
+
+    Raises:
+        LectureError: for models of one layer, or with a norm after the MLP, which bounds what a neuron writes.
+    """
+    model, trace = view.model, view.trace
+    model.check_converted()
+    if model.config.norms.post or trace.depth < 2:
+        raise LectureError(
+            "Expected a model of several layers whose MLPs add to the tokens directly, got one of another form, in "
+            "which this step cannot plant a neuron. Choose another model."
+        )
+    block = trace.depth // 3
+    neuron = int(model.blocks[block].mlp.fc2.weight.norm(dim=0).argmin())  # the one that writes least
+    planted, (tokens,) = plant_neurons(model, view.images, block, [neuron], patches=PLANTED, attracts=ATTRACTS)
+    of_planted = planted.trace(view.images)
+    found = [(each.block, each.index) for each in find_neurons(planted, of_planted)]
+    traces = [trace, of_planted, planted.with_registers(1, found).trace(view.images)]
+    shares = [attention_shares(each)[:, -trace.grid[0] * trace.grid[1] :] for each in traces]  # (L, gh * gw)
+    places = [token - len(trace.prefix) for token in sorted(tokens)]
+    later = block + 1 + int(shares[1][block + 1 :, places].sum(1).argmax())
+    outputs = [each.logits.float().softmax(-1) for each in traces if each.logits is not None]  # 3 x (1, C)
+    best = view.best(1) if view.names_classes else []
+    facts = {
+        "block": block, "neuron": neuron, "later": later, "places": places,
+        "register": float(attention_shares(traces[2])[later, len(trace.prefix)]),
+        "classes": [[view.labels[index], *(float(output[0, index]) for output in outputs)] for index in best],
+    }  # fmt: skip
+    norms = torch.stack([each.stream(block + 1)[0].norm(dim=-1)[len(each.prefix) :] for each in traces])
+    attention = np.array([share[later] for share in shares], np.float32)
+    return _file({"norms": _single(norms), "attention": attention}, facts)
 
 
 def _stream_arrays(trace: AttentionTrace) -> Arrays:

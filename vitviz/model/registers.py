@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 RATIO, DEVIATIONS = 2.0, 6.0  # thresholds of outliers, see `norm_outliers`
 OUTLIERS, ORDINARY = 8, 16  # maximum numbers of tokens whose activations are compared
+DIRECTIONS = 64  # number of random directions from which `plant_neurons` chooses
+PLANTED_NORM = 15.0  # norm of the weakest planted outlier, in medians of the patches
 MIN_NEURON_SHARE = 0.05  # minimum share of an outlier's excess norm that a neuron causes to be listed
 
 
@@ -130,16 +132,95 @@ def _written(block: Block) -> Tensor:
     return out
 
 
+@torch.no_grad()
 def without_neurons(model: ViT, neurons: Iterable[tuple[int, int]]) -> ViT:
     """Return a copy of a model whose neurons (block, index) write nothing; all other weights are shared."""
-    changed, blocks = copy.copy(model), list(model.blocks)
+    neurons = list(neurons)
+    changed = _with_own_blocks(model, {block for block, _ in neurons})
     for block, index in neurons:
-        if blocks[block] is model.blocks[block]:
-            blocks[block] = copy.deepcopy(blocks[block])
-        with torch.no_grad():
-            blocks[block].mlp.fc2.weight[:, index] = 0.0
-    changed._modules = {**model._modules, "blocks": nn.ModuleList(blocks)}
+        changed.blocks[block].mlp.fc2.weight[:, index] = 0.0
     return changed
+
+
+def _with_own_blocks(model: ViT, blocks: Collection[int]) -> ViT:
+    """Return a copy of a model that shares all weights but those of some blocks."""
+    changed = copy.copy(model)
+    own = [copy.deepcopy(layer) if block in blocks else layer for block, layer in enumerate(model.blocks)]
+    changed._modules = {**model._modules, "blocks": nn.ModuleList(own)}
+    return changed
+
+
+@torch.no_grad()
+def plant_neurons(
+    model: ViT,
+    images: Tensor,
+    block: int,
+    neurons: Sequence[int],
+    *,
+    patches: int = 2,
+    attracts: float = 0.0,
+    seed: int = 0,
+) -> tuple[ViT, list[set[int]]]:
+    """Return a copy of a model in which neurons of a block give a few patches an outlying norm, to show and to test.
+
+    The neurons fire at the patches that are largest in one of `DIRECTIONS` random directions: in the one that separates
+    them best from the others. All images share direction and threshold, so some may have fewer patches.
+
+    Args:
+        model: a converted model whose MLPs add to the residual stream directly.
+        images: (B, channels, H, W) pixels.
+        block: index from 0.
+        neurons: indices in the block's MLP.
+        patches: number of patches for each image.
+        attracts: how much the neurons write in the direction that the queries of later blocks look for, relative to a
+            random direction.
+        seed: seed of the random directions.
+
+    Returns:
+        The model, and the indices of the patches among all tokens, for each image.
+    """
+    trace, generator = model.trace(images), torch.Generator().manual_seed(seed)
+    changed = _with_own_blocks(model, {block})
+    layer, prefix, width = changed.blocks[block], len(trace.prefix), model.config.width
+    inputs: list[Tensor] = []
+    handle = layer.mlp.fc1.register_forward_hook(lambda _module, given, _out: inputs.append(given[0]))
+    out = layer(trace.stream(block), model.angles(trace.grid))
+    handle.remove()
+    (entering,) = inputs
+    directions = torch.randn(width, DIRECTIONS, generator=generator).to(entering)
+    read = entering @ directions  # (B, N, k)
+    ranked = read[:, prefix:].flatten(0, 1).sort(0, descending=True).values
+    last = ranked[patches * len(images) - 1 : patches * len(images) + 1]  # (2, k): the weakest, and the next patch
+    best = ((last[0] - last[1]) / (ranked[0] - last[1])).argmax()
+    threshold, gap = last[:, best].mean(), last[0, best] - last[1, best]
+    gain = 20 / gap  # the weakest activation is 10, and the next patch's is below zero
+    least = PLANTED_NORM * out[:, prefix:].norm(dim=-1).median() / 10 / len(neurons)
+    scale: Tensor = getattr(layer.ls1 if layer.parallel else layer.ls2, "gamma", torch.ones(width))
+    column = F.normalize(torch.randn(width, generator=generator), dim=0).to(read)
+    if attracts:
+        column = column + attracts * _looked_for(model, trace, block)
+    for index in neurons:
+        layer.mlp.fc1.weight[index], layer.mlp.fc1.bias[index] = gain * directions[:, best], -gain * threshold
+        if model.config.gated:  # the second half of the activations multiplies the first
+            layer.mlp.fc1.weight[model.config.hidden + index] = 0.0
+            layer.mlp.fc1.bias[model.config.hidden + index] = 1.0
+        noise = 0.1 * F.normalize(torch.randn(width, generator=generator), dim=0).to(read)
+        layer.mlp.fc2.weight[:, index] = least * F.normalize(column + noise, dim=0) / scale
+    fires = read[..., best] > threshold
+    fires[:, :prefix] = False
+    return changed, [set(row.nonzero().flatten().tolist()) for row in fires]
+
+
+def _looked_for(model: ViT, trace: AttentionTrace, block: int) -> Tensor:
+    """Return the direction of a token's key that the mean queries of later blocks look for: (D,), of length 1."""
+    total = torch.zeros(())
+    for later in range(block + 1, trace.depth):
+        layer = model.blocks[later]
+        weight = layer.attn.qkv.weight.unflatten(0, (3, layer.attn.heads, -1))[1]  # (H, d, D)
+        queries = trace.block(later).queries[..., : weight.shape[1]].mean((0, 2))  # (H, d)
+        scale = cast(Tensor, layer.norm1.weight)
+        total = total + F.normalize(torch.einsum("hd,hdw->w", queries, weight) * scale, dim=0)
+    return F.normalize(total, dim=-1)
 
 
 @torch.no_grad()

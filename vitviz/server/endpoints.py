@@ -449,6 +449,17 @@ class Endpoints(Opening):
             data = numbers.token_bytes(view.model, view.trace, block, token)
         return data
 
+    def planted(self, scene: args.SceneId) -> bytes:
+        """Return norms and attention with a planted neuron, and its repair, as a file of `vitviz.lecture.numbers`.
+
+        Args:
+            scene: the id of an open photograph.
+        """
+        opened = self._scene(scene)
+        with self._turn(opened, "the planted neuron", passes_need):
+            data: bytes = rooms.load("lecture", "numbers").planted_bytes(opened.view)
+        return data
+
     def intervene(
         self,
         scene: args.SceneId,

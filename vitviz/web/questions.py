@@ -73,6 +73,10 @@ QUESTIONS = {
         Question(name="rearrange", waiting="Running the model again"),
         Question(name="attention", page=False, light=True, not_in_browser="the page computes it from a block"),
         Question(name="lecture", waiting="Loading the lecture’s numbers", programs=False, light=True, room="lecture"),
+        Question(
+            name="planted", waiting="Planting a neuron", programs=False, room="lecture",
+            not_in_browser="the graphs take no changed weights; a site contains the numbers of its examples",
+        ),
         Question(name="page", waiting="Writing the page", cached=False),  # large and rarely requested twice
         Question(name="models", programs=False, cached=False, not_in_browser="the page contains the list"),
         Question(

@@ -101,7 +101,7 @@ export function isSame(question, other) {
 /** The name of the file that answers a question; null if no file does. @param {string} name @param {any} args */
 export function fileOf(name, args) {
   if (name === 'block') return `block-${args.block}`;
-  if (name === 'caption') return name;
+  if (name === 'caption' || name === 'planted') return name;
   if (name === 'lecture') {
     if (args.block === undefined) return 'lecture';
     return args.token === undefined ? `values-${args.block}` : `token-${args.block}-${args.token}`;

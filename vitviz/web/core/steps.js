@@ -19,6 +19,7 @@ export const LECTURE = Object.freeze([
   { name: 'prediction', parts: 3, of: 'answer', short: true },
   { name: 'training', parts: 1, of: 'answer' },
   { name: 'explanation', parts: 4, of: 'answer', short: true },
+  { name: 'sinks', parts: 2, of: 'attention' },
   { name: 'words', parts: 3, of: 'answer' },
   { name: 'closing', parts: 1, of: 'answer' },
 ]);

@@ -5,8 +5,8 @@ import { named } from '../../../web/core/words.js';
 import { score } from '../../../web/compute/format.js';
 import { tokenOf } from '../../../web/compute/geometry.js';
 import { strongestFirst } from '../../../web/compute/hiding.js';
-import { attend, costOf, embed, filterMap, largest, layerWeights, lengthOf, momentsOf, parseParts, parseValues, patchOf,
-  positionSimilarity, ranks, sinePositions, sumOf } from './lecture_numbers.js';
+import { PLANTED, attend, costOf, embed, filterMap, largest, layerWeights, lengthOf, momentsOf, parseParts,
+  parsePlanted, parseValues, patchOf, positionSimilarity, ranks, sinePositions, sumOf } from './lecture_numbers.js';
 import { CAPTION, mapsOf } from '../../../web/compute/caption.js';
 import { decoded } from '../../../web/compute/payload.js';
 import { meanDistance } from '../../../web/compute/statistics.js';
@@ -50,12 +50,13 @@ const QUESTIONS = {
   prediction: ({ manifest: { predictions } }) => (predictions.length ? [['layers', {}]] : []),
   explanation: ({ manifest: { predictions } }) => (predictions.length ? ['rollout', 'gae'].map((method, place) => (
     ['explain', { method, target: place ? predictions[0][2] : null, against: null }])) : []),
+  sinks: () => [PLANTED],
   words: ({ manifest: { captioned } }) => (captioned ? [CAPTION] : []),
 };
 
 /** @type {Record<string, (numbers: Numbers) => Computed | null>} */
 const STEPS = { question, pixels, patches, embedding, positions, cls, residual, norm, attention, projection, mlp, heads,
-  cost, prediction, training, explanation, words, closing };
+  cost, prediction, training, explanation, sinks, words, closing };
 
 /** The layer and head of each step's exercises. @type {Record<string, (depth: number) => Partial<State>>} */
 const PLACES = {
@@ -391,6 +392,16 @@ function explanation(numbers) {
     number(numbers, (top * top) / count, [top, count], [own.filter((place) => others.includes(place)).length]),
     patch(numbers, rollout, [], { isSaid: false, more: [rank, count] }),
   ];
+}
+
+/** @param {Numbers} numbers */
+function sinks(numbers) {
+  const { scene: { grid, manifest: { prefix } }, answers: [file] } = numbers;
+  if (!file) return [];
+  const { attention: [, shares], later, places } = parsePlanted(file);
+  const tokens = grid[0] * grid[1] + prefix.length;
+  const [even, taken] = [places.length / tokens, sumOf(Float32Array.from(places, (place) => shares[place]))];
+  return [number(numbers, 100 * even, [later + 1, places.length, 100 * taken, tokens], [taken / even])];
 }
 
 /** @param {Numbers} numbers */

@@ -48,6 +48,30 @@ export function parseLecture(buffer) {
   };
 }
 
+/** The question about a copy of the model with a planted neuron.
+ * @type {import('../../../web/effects/questions.js').Question} */
+export const PLANTED = ['planted', {}];
+
+/**
+ * Return the numbers of the planted neuron (see `vitviz.lecture.numbers`), each with a row for the model as it is, one
+ * with the neuron, and one with a register in addition. `norms` are relative to the median of their row.
+ * @param {ArrayBuffer} buffer
+ * @returns {{norms: Float32Array[], attention: Float32Array[], block: number, neuron: number, later: number,
+ *   places: number[], register: number, classes: [string, number, number, number][]}}
+ */
+export function parsePlanted(buffer) {
+  const { tensors, facts } = readTensors(buffer);
+  const [norms, attention] = [tensors.norms, tensors.attention].map((tensor) => {
+    const [rows, patches] = tensor.shape;
+    const all = floatsOf(tensor);
+    return Array.from({ length: rows }, (_, row) => all.subarray(row * patches, (row + 1) * patches));
+  });
+  return { ...facts, attention, norms: norms.map((row) => {
+    const middle = [...row].sort((a, b) => a - b)[row.length >> 1];
+    return row.map((value) => value / middle);
+  }) };
+}
+
 /** The share of the photograph's area in the model's input. @param {Lecture} lecture */
 export function shareKept({ resized: [rw, rh], at: [left, top], input: [height, width] }) {
   const across = Math.min(width, left + rw) - Math.max(0, left);

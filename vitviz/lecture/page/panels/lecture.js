@@ -30,6 +30,7 @@ import { Prediction } from './steps/prediction.js';
 import { Projection } from './steps/projection.js';
 import { QuestionStep } from './steps/question.js';
 import { Residual } from './steps/residual.js';
+import { Sinks } from './steps/sinks.js';
 import { Training } from './steps/training.js';
 import { WordsStep } from './steps/words.js';
 import { Panel } from '../../../web/panels/panel.js';
@@ -44,7 +45,7 @@ import HTML from './lecture.html' with { type: 'text' };
 const KINDS = { question: QuestionStep, pixels: Pixels, patches: Patches, embedding: Embedding, positions: Positions,
   cls: ClassToken, residual: Residual, norm: Norm, attention: Attention, projection: Projection, mlp: HiddenLayer,
   heads: HeadsStep, cost: Cost, prediction: Prediction, training: Training, explanation: Explanation,
-  words: WordsStep, closing: Closing };
+  sinks: Sinks, words: WordsStep, closing: Closing };
 /** @type {import('../../../web/effects/questions.js').Question} */
 const ASK = ['lecture', {}];
 const LEAST = 60; // minimum height of a picture in full screen, in pixels

@@ -182,6 +182,7 @@ export function onnxBackend({ base, site, photos, lecture }) {
       if (name === 'page') return page(about, args.search, how);
       const part = about.id === idOf(about.source) && folder(about.source) && (fileOf(name, args)
         ?? (name === 'descriptors' && isSame(args, usual(about.source)) ? name : null));
+      if (name === 'planted' && !part) throw new BackendError(tr('planted-for-examples-only'), 'refused');
       const single = Number.isInteger(args.token); // examples have no files of single tokens
       if (!part || single) return compute(name, about, args, how);
       return (await file(`${folder(about.source)}/${part}.bin`, how)).arrayBuffer();
