@@ -25,6 +25,7 @@ from vitviz.attribution.registry import METHODS
 from vitviz.errors import VitvizError
 from vitviz.evaluation.evidence import find_set
 from vitviz.images import decoding
+from vitviz.lecture.numbers import planted_bytes
 from vitviz.lecture.texts import LectureError
 from vitviz.server import endpoints as module
 from vitviz.server import opening
@@ -327,6 +328,10 @@ def test_evidence_matches_python(endpoints: Endpoints, scene: str) -> None:
         apart += answer["patches"]
     everything = [*range(ROWS * COLUMNS)]
     assert endpoints.evidence(scene, apart=everything)["patches"] is None
+
+
+def test_planted_neuron_is_that_of_python(endpoints: Endpoints, scene: str) -> None:
+    assert endpoints.planted(scene) == planted_bytes(view_of(endpoints, scene))
 
 
 def test_values_of_another_photograph_match_python(endpoints: Endpoints, scene: str) -> None:

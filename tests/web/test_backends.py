@@ -30,6 +30,7 @@ from torch.nn.functional import normalize
 from vitviz.analysis.pairs import Descriptor, patch_descriptors
 from vitviz.attribution.attention import rollout_matrix
 from vitviz.explorer import Explorer
+from vitviz.lecture.numbers import lecture_bytes, token_bytes, values_bytes
 from vitviz.server import routes
 from vitviz.view import View
 from vitviz.web import questions
