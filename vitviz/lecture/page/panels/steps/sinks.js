@@ -35,6 +35,7 @@ export class Sinks extends Step {
     for (const part of this.all('.vv-asked')) part.hidden = !file;
     if (!file || !this.differs(scene.id, lang, opacity)) return;
     const { norms, attention, block, neuron, later, places, register, classes } = parsePlanted(file);
+    this.label(words);
     const [layer, reads] = [block + 1, later + 1];
     const range = /** @type {[number, number]} */ ([0, Math.max(...norms[1])]);
     const times = { said: (/** @type {number} */ value) => decimal(value, 1), unit: words.unit, range };
@@ -43,7 +44,6 @@ export class Sinks extends Step {
       [attention[1], shares, words.attention, reads], [attention[2], shares, words.register, reads]]
       .forEach(([values, how, title, number], at) => {
         this.heat(this.panes[at], values, opacity, { ...how, title: filled(title, number) });
-        this.describe(this.panes[at], words.aria);
         this.panes[at].point(places.map((place) => patchAt(place, scene)), null);
       });
     const lit = places.map((place) => norms[1][place]);
