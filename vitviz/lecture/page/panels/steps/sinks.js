@@ -1,41 +1,28 @@
 // Bright spots (attention sinks): norms and attention of the patches in a copy of the model with a planted neuron, and
 // the same with a test-time register.
 import { percent } from '../../../../web/compute/format.js';
-import { filled, joined, named, tr, wordsOf } from '../../../../web/core/words.js';
+import { filled, joined, named, tr } from '../../../../web/core/words.js';
 import { PLANTED, parsePlanted } from '../../compute/lecture_numbers.js';
 import { Step } from './step.js';
 import { decimal, patchAt } from './tokens.js';
 
 const percentOf = (/** @type {number} */ share) => percent(share);
-const PAIR = '<figure class="vv-pane"></figure><figure class="vv-pane"></figure>';
-const HTML = `
-  <p class="vv-trouble" role="status" hidden></p>
-  <div class="vv-both vv-asked" data-part="1">${PAIR}</div><p class="vv-lost vv-asked vv-norms" data-part="1"></p>
-  <div class="vv-both vv-asked" data-part="2">${PAIR}</div><p class="vv-lost vv-asked vv-repaired" data-part="2"></p>`;
 
 export class Sinks extends Step {
-  static html = HTML;
-
-  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
-  constructor(root, page) {
-    super(root, page);
-    this.questions = this.newQuestions();
-    this.panes = [1, 2].flatMap((part) => [1, 2].map((at) => (
-      this.photograph(`.vv-both[data-part="${part}"] > :nth-child(${at})`, { hover() {}, lift() {} }))));
-  }
+  static step = 'sinks';
+  questions = this.newQuestions();
+  panes = [1, 2].flatMap((part) => [1, 2].map((at) => (
+    this.photograph(`.vv-both[data-part="${part}"] > :nth-child(${at})`, { hover() {}, lift() {} }))));
 
   /** @param {import('./step.js').Shown} state @param {import('./step.js').Scene} scene */
-  render(state, scene) {
-    const { lang, opacity } = state;
-    const words = wordsOf(lang).sinks;
-    this.isNew(scene);
+  show({ opacity }, scene) {
+    const { words } = this;
     this.questions.want(scene, [PLANTED]);
     this.showText('.vv-trouble', this.questions.failure(scene, PLANTED));
     const file = this.questions.answer(scene, PLANTED);
     for (const part of this.all('.vv-asked')) part.hidden = !file;
-    if (!file || !this.differs(scene.id, lang, opacity)) return;
+    if (!file || !this.differs('all', file, opacity)) return;
     const { norms, attention, block, neuron, later, places, register, classes } = parsePlanted(file);
-    this.label(words);
     const [layer, reads] = [block + 1, later + 1];
     const range = /** @type {[number, number]} */ ([0, Math.max(...norms[1])]);
     const times = { said: (/** @type {number} */ value) => decimal(value, 1), unit: words.unit, range };
