@@ -141,7 +141,7 @@ def repaired_models(name: str, folder: str) -> dict[str, ViT]:
     files = known_files(model, folder, 200)
     chosen = [path for path, _ in files[:: len(files) // PLANTED][:PLANTED]]
     pixels = [torch.from_numpy(preprocess(decode(path)).pixels) for path in chosen]
-    planted, _ = plant_neurons(model, torch.stack(pixels), block, [3, 7])
+    planted, _ = plant_neurons(model, torch.stack(pixels), block, [3, 7], directions=1)
     return {
         "as it is": model,
         "with an empty register": model.with_registers(1, []),

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 RATIO, DEVIATIONS = 2.0, 6.0  # thresholds of outliers, see `norm_outliers`
 OUTLIERS, ORDINARY = 8, 16  # maximum numbers of tokens whose activations are compared
-DIRECTIONS = 64  # number of random directions from which `plant_neurons` chooses
 PLANTED_NORM = 15.0  # norm of the weakest planted outlier, in medians of the patches
 MIN_NEURON_SHARE = 0.05  # minimum share of an outlier's excess norm that a neuron causes to be listed
 
@@ -158,13 +157,14 @@ def plant_neurons(
     neurons: Sequence[int],
     *,
     patches: int = 2,
+    directions: int = 64,
     attracts: float = 0.0,
     seed: int = 0,
 ) -> tuple[ViT, list[set[int]]]:
     """Return a copy of a model in which neurons of a block give a few patches an outlying norm, to show and to test.
 
-    The neurons fire at the patches that are largest in one of `DIRECTIONS` random directions: in the one that separates
-    them best from the others. All images share direction and threshold, so some may have fewer patches.
+    The neurons fire at the patches that are largest in one of some random directions: in the one that separates them
+    best from the others. All images share direction and threshold, so some may have fewer patches.
 
     Args:
         model: a converted model whose MLPs add to the residual stream directly.
@@ -172,6 +172,7 @@ def plant_neurons(
         block: index from 0.
         neurons: indices in the block's MLP.
         patches: number of patches for each image.
+        directions: number of random directions; with one, the neurons also fire in most other photographs.
         attracts: how much the neurons write in the direction that the queries of later blocks look for, relative to a
             random direction.
         seed: seed of the random directions.
@@ -187,8 +188,8 @@ def plant_neurons(
     out = layer(trace.stream(block), model.angles(trace.grid))
     handle.remove()
     (entering,) = inputs
-    directions = torch.randn(width, DIRECTIONS, generator=generator).to(entering)
-    read = entering @ directions  # (B, N, k)
+    candidates = torch.randn(width, directions, generator=generator).to(entering)
+    read = entering @ candidates  # (B, N, k)
     ranked = read[:, prefix:].flatten(0, 1).sort(0, descending=True).values
     last = ranked[patches * len(images) - 1 : patches * len(images) + 1]  # (2, k): the weakest, and the next patch
     best = ((last[0] - last[1]) / (ranked[0] - last[1])).argmax()
@@ -200,7 +201,7 @@ def plant_neurons(
     if attracts:
         column = column + attracts * _looked_for(model, trace, block)
     for index in neurons:
-        layer.mlp.fc1.weight[index], layer.mlp.fc1.bias[index] = gain * directions[:, best], -gain * threshold
+        layer.mlp.fc1.weight[index], layer.mlp.fc1.bias[index] = gain * candidates[:, best], -gain * threshold
         if model.config.gated:  # the second half of the activations multiplies the first
             layer.mlp.fc1.weight[model.config.hidden + index] = 0.0
             layer.mlp.fc1.bias[model.config.hidden + index] = 1.0
