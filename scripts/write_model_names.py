@@ -13,9 +13,10 @@ import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -28,10 +29,10 @@ from vitviz.weights.captured import Captured
 from vitviz.weights.captured_vit import open_captured
 from vitviz.weights.checks import CheckpointError
 from vitviz.weights.from_timm import config_of, convert_timm
-from vitviz.weights.from_torchvision import BUILDERS, convert_torchvision
+from vitviz.weights.from_torchvision import convert_torchvision
 from vitviz.weights.from_transformers import read_settings
 from vitviz.weights.objects import convert_transformers_object
-from vitviz.weights.tokens import PREFIXES, is_known, size_of, tokens_of
+from vitviz.weights.tokens import PREFIXES, is_known, size_of
 from vitviz.weights.verify import VerifyError
 
 # The names that look like Vision Transformers: modules of timm; a pattern of names in torchvision; and in transformers
@@ -105,24 +106,32 @@ def shaken(model: nn.Module) -> Any:
     return model.eval()
 
 
-def is_windowed(model: nn.Module) -> bool:
-    """Return whether a model, possibly on the meta device, has attention windows that vitviz can capture."""
-    if (size := size_of(model)) is None:
-        return False
-    places = tokens_of(model, [torch.zeros(1, 3, *size, device="meta")])
-    return places is not None and bool(places.layouts)
-
-
 def opened(convert: Callable[[nn.Module], ViT], model: nn.Module) -> ViT:
-    """Convert a model, or capture it if it has windows."""
+    """Convert a model, or capture it if its conversion is refused."""
     try:
         return convert(model)
     except CheckpointError as refusal:
-        if isinstance(refusal, VerifyError) or not is_windowed(getattr(model, "vision_encoder", model)):
+        if isinstance(refusal, VerifyError):
             raise
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return open_captured(model, refusal)
+
+
+@contextmanager
+def softmaxes(trace: Captured) -> Iterator[list[Tensor]]:
+    """Record the results of softmaxes with the shapes of attention calls; the library calls no fused kernel."""
+    original, shapes, seen = Tensor.softmax, {trace.call(block).shape for block in trace.blocks}, list[Tensor]()
+
+    def softmax(logits: Tensor, *args: Any, **named: Any) -> Tensor:
+        result = original(logits, *args, **named)
+        grouped = result if result.ndim < 5 else result.flatten(0, -4)
+        if (*grouped.shape,) in shapes:
+            seen.append(grouped)
+        return result
+
+    with mock.patch.object(Tensor, "softmax", softmax):
+        yield seen
 
 
 def check(
@@ -144,7 +153,7 @@ def check(
     tolerance = TOLERANCE
     if isinstance(trace, Captured):
         stages = [layout.stage for layout in trace.layouts]
-        if 1 < stages[-1] + 1 == len(attentions):
+        if stages and 1 < stages[-1] + 1 == len(attentions):
             own = [own[len(stages) - 1 - stages[::-1].index(stage)] for stage in range(len(attentions))]
         tolerance += ROUNDING * any(call.probabilities is not None for call in trace.calls)
     else:
@@ -178,9 +187,16 @@ def compare_timm(name: str) -> None:
     ours, attentions = opened(convert_timm, theirs), list[Tensor]()
     images = pixels(ours.config)
     trace = ours.trace(images)
+    for module in theirs.modules():
+        if hasattr(module, "fused_attn"):
+            module.fused_attn = False
+    if isinstance(trace, Captured):
+        with softmaxes(trace) as given:
+            tokens = theirs.forward_features(images)
+        check(ours, images, trace, tokens, theirs(images), given)
+        return
     for module in getattr(theirs, "blocks", theirs).modules():
         if hasattr(module, "attn_drop"):
-            module.fused_attn = False
             module.attn_drop.register_forward_hook(lambda _module, _given, out: attentions.append(out))
     tokens = theirs.forward_features(images)
     given, attentions[:] = attentions[: len(attentions)], []
@@ -193,10 +209,12 @@ def compare_torchvision(name: str) -> None:
     import torchvision.models
 
     theirs = getattr(torchvision.models, name)()
-    if is_windowed(theirs):  # torchvision does not return their attention
+    if size_of(theirs) is not None and not hasattr(theirs, "encoder"):
         ours = opened(convert_torchvision, shaken(theirs))
-        images = pixels(ours.config)
-        assert ours.trace(images).depth == sum(map(len, theirs.features[1::2]))
+        trace = ours.trace(images := pixels(ours.config))
+        with softmaxes(trace) as given:
+            outputs = theirs(images)
+        check(ours, images, trace, trace.tokens, outputs, given)
         return
     theirs.encoder.layers = theirs.encoder.layers[:2]
     ours = convert_torchvision(shaken(theirs))
@@ -271,7 +289,7 @@ def timm_results(compare: bool) -> Iterator[tuple[str, str, str]]:
             try:
                 config, _ = config_of(built)
             except CheckpointError as error:
-                if not is_windowed(built):
+                if size_of(built) is None:
                     yield family, name, reason(error)
                     continue
             key = signature(built, config)
@@ -286,9 +304,6 @@ def torchvision_results(compare: bool) -> Iterator[tuple[str, str, str]]:
 
     for name in filter(TORCHVISION.match, torchvision.models.list_models()):
         family = "vit" if name.startswith("vit_") else name.partition("_")[0]
-        if name not in BUILDERS:
-            yield family, name, "it is neither a VisionTransformer nor a SwinTransformer of torchvision"
-            continue
         yield family, name, outcome(compare_torchvision, name) if compare else EQUAL
 
 

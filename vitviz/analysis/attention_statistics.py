@@ -64,6 +64,8 @@ class QueryRange:
                     f"Expected one geometry for each of the {batch} images, got {len(frames)}. Give one for all images."
                 )
             extents = torch.tensor([[bottom - top, right - left] for left, top, right, bottom in frames])
+            if isinstance(trace, Captured) and trace.windowed:
+                extents = extents * torch.tensor(trace.layouts[block].spacing)
             pixels = (extents / torch.tensor(trace.grid_in(block))).to(trace.device)
             if len(pixels) > 1:  # one for each matrix
                 pixels = pixels.repeat_interleave(len(trace.block(block).lse) // batch, dim=0)

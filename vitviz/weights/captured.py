@@ -20,6 +20,7 @@ from vitviz.formatting import counted, short_repr
 from vitviz.model.trace import AttentionTrace, BlockTrace, Query, TraceError
 from vitviz.weights.windows import SparseAttention, Windows
 
+SEPARATED = 1e-30  # a probability below it is that of a masked pair: Swin adds -100 to its logit
 Read = Literal["cls", "mean", "cls+mean", ""]
 _NO_STREAM = (
     "Expected a module whose class vitviz knows, because this reads the tokens between blocks, got a captured module "
@@ -377,11 +378,10 @@ class Captured(AttentionTrace):
         return squares.repeat_interleave(2, 1).repeat_interleave(2, 2).flatten(1)
 
     def attendable(self, block: int, gradient: Tensor) -> Tensor:
-        """Return a gradient of a block's attention, 0 for pairs of tokens that shifted-window attention masks."""
-        mask = self.layouts[block].mask if self.layouts else None
-        if mask is None:
+        """Return a gradient of a block's attention, 0 for pairs of tokens that a mask separates."""
+        if not self.layouts:
             return gradient
-        return gradient.masked_fill(mask.ne(0).repeat(len(gradient) // len(mask), 1, 1, 1), 0.0)
+        return gradient.masked_fill(self.call(block).attentions.detach() < SEPARATED, 0.0)
 
     def matrix_grid(self, block: int) -> tuple[int, int]:
         """Return the rows and columns of patches of a window."""

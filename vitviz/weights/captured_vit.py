@@ -364,7 +364,8 @@ def open_captured(
 def _probed(module: nn.Module, images: Tensor) -> tuple[Captured, bool]:
     """Run a module on a gray image, and return its attention, and whether its tokens lie where its class says.
 
-    All calls of a block's class must be between tokens, and a change of one patch must change that patch's token most.
+    All calls of a block's class must be between tokens, and a change of one patch must change that patch's token most,
+    or after convolutions a neighbor of it.
     """
     captured = capture(module, images)
     if captured.places is None or not captured.depth or len(captured.streams) != captured.depth + 1:
@@ -372,18 +373,26 @@ def _probed(module: nn.Module, images: Tensor) -> tuple[Captured, bool]:
     kinds = {captured.calls[index].kind for index in captured.between}
     if any(call.kind in kinds for index, call in enumerate(captured.calls) if index not in captured.between):
         return captured, False
-    (rows, columns), side, call = captured.grid, captured.patch_size, captured.call(0)
+    (rows, columns), call = captured.grid_in(0), captured.call(0)
+    side = images.shape[2] // rows
+    convolutions = (part for part in module.modules() if isinstance(part, nn.Conv2d))
+    reach = int(any(part.kernel_size[0] > part.stride[0] for part in convolutions))  # neighbors that overlap
     for place in {(0, columns - 1), (rows - 1, 0), (rows // 2, columns // 2)}:
         changed = images.clone()
-        row, column = (slice(side * index, side * (index + 1)) for index in place)
-        changed[..., row, column] += torch.linspace(-2, 2, side, dtype=images.dtype, device=images.device)
+        down, right = (slice(side * index, side * (index + 1)) for index in place)
+        changed[..., down, right] += torch.linspace(-2, 2, side, dtype=images.dtype, device=images.device)
         other = capture(module, changed).call(0)
         # The keys, or the columns of the attention to them.
         before, after = (part.attentions.mT if part.keys is None else part.keys for part in (call, other))
         differences = (after.float() - before.float()).abs().sum((1, 3))  # of each token, (1, N) or (W, M)
         if captured.layouts:
             differences = captured.layouts[0].join(differences)
-        if int(differences.argmax()) != captured.token(place, 0):
+        nearest = {
+            captured.token((row, column), 0)
+            for row in range(max(0, place[0] - reach), min(rows, place[0] + reach + 1))
+            for column in range(max(0, place[1] - reach), min(columns, place[1] + reach + 1))
+        }
+        if int(differences.argmax()) not in nearest:
             return captured, False
     return captured, True
 
@@ -460,9 +469,12 @@ def _config(module: nn.Module, captured: Captured, size: tuple[int, int], channe
     assert captured.places is not None
     layouts, patch = captured.layouts, captured.patch_size
     padded = any(layout.members.numel() > layout.tokens for layout in layouts)
-    sides = [] if padded else [(layout.stage, layout.side) for layout in layouts]
+    steps = [  # height and width of a window in pixels
+        side * (whole // count)
+        for layout in (() if padded else layouts)
+        for side, whole, count in zip(layout.side, size, layout.grid, strict=True)
+    ]
     pooled = isinstance(parts.last, nn.Identity) and not isinstance(_norm_of(module, parts), nn.Identity)
-    steps = [side << stage for stage, window in sides for side in window]
     return CapturedConfig(
         image_size=size,
         channels=channels,
@@ -478,7 +490,7 @@ def _config(module: nn.Module, captured: Captured, size: tuple[int, int], channe
         prefix_names=captured.prefix,
         pools=len(captured.pooling),
         window=max((layout.members.shape[1] for layout in captured.layouts), default=0),
-        multiple=patch * math.lcm(*steps),
+        multiple=math.lcm(patch, *steps),
         dense=any(part.probabilities is not None or part.mask.pairs is not None for part in captured.calls),
     )
 

@@ -21,15 +21,15 @@ from vitviz.weights.timm_state import Channels, rearranged, reorder_channels
 from vitviz.weights.verify import verified
 
 _CLASSIFIERS = ("head", "head_dist")
-_WINDOWED = ("SwinTransformer", "SwinTransformerV2", "VisionTransformerSAM")
+_WINDOWED = ("SwinTransformer", "SwinTransformerV2", "SwinTransformerV2Cr", "VisionTransformerSAM")
+_MIXED = ("MaxxVit", "DaVit", "TinyVit", "GlobalContextVit")
 _PYRAMIDS = ("PoolingVisionTransformer", "MultiScaleVit", "Hiera", "PyramidVisionTransformerV2")
-_IN_WINDOWS = "its windows run as they are, if these divide its input and its classifier reads the mean"
+_IN_WINDOWS = "its windows run as they are, if its classifier reads the mean"
 _DIFFERENCE = "its attention is the difference of two softmaxes, which does not sum to 1"
 WHY_NOT = {
     **dict.fromkeys(_WINDOWED, _IN_WINDOWS),
-    "SwinTransformerV2Cr": "it computes relative position biases and norms of Swin v2 in another way",
     **dict.fromkeys(_PYRAMIDS, "the number of its patches changes from stage to stage"),
-    "MaxxVit": "it uses attention in windows and grids, between convolutions",
+    **dict.fromkeys(_MIXED, "it has convolutions between attention in windows"),
     "ConVit": "it mixes attention by content with attention by position",
     "CrossVit": "it has two streams of patches of two sizes",
     "TNT": "it has a second transformer inside every patch",

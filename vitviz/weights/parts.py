@@ -54,7 +54,7 @@ class Parts:
         seen: list[Tensor] = []
 
         def enter(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-            seen.append(self._tokens(module, _first(inputs, named)))
+            seen.append(self._tokens(module, first_input(inputs, named)))
 
         def leave(module: nn.Module, inputs: Any, output: Any) -> Any:
             self.outputs[module] = len(output) if isinstance(output, tuple | list) else 0
@@ -83,8 +83,8 @@ class Parts:
             Tokens (B, N, D), or what the module returns.
         """
         with LOCK, ExitStack() as stack:
-            for block in self.blocks[:start]:
-                stack.enter_context(_skipped(block, self.outputs[block]))
+            for point in self.points[:start]:
+                stack.enter_context(_skipped(point, self.outputs[point]))
             if start:
                 hook = partial(self._replace, tokens=tokens)
                 stack.callback(self.points[start - 1].register_forward_hook(hook).remove)
@@ -108,7 +108,7 @@ class Parts:
     def _replace_input(
         self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], *, tokens: Tensor
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        formed = self._formed(module, tokens, _first(inputs, named))
+        formed = self._formed(module, tokens, first_input(inputs, named))
         return ((formed, *inputs[1:]), named) if inputs else ((), named | {next(iter(named)): formed})
 
     def _tokens(self, module: nn.Module, output: Any) -> Tensor:
@@ -145,7 +145,8 @@ def _stop_before(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
     raise _Stop(inputs[0])
 
 
-def _first(inputs: Sequence[Any], named: dict[str, Any]) -> Tensor:
+def first_input(inputs: Sequence[Any], named: dict[str, Any]) -> Tensor:
+    """Return the first argument of a call."""
     tensor: Tensor = inputs[0] if inputs else next(iter(named.values()))
     return tensor
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
 from vitviz.weights.captured import Read, Tokens
+from vitviz.weights.layouts import windows_of
 from vitviz.weights.parts import Parts
-from vitviz.weights.windows import partition
 
 
 def _registers(count: int) -> tuple[str, ...]:
@@ -35,7 +36,7 @@ PREFIXES: dict[str, Callable[[Any], tuple[str, ...]]] = {
 def _of_transformers(module: Any, height: int, width: int) -> Tokens | None:
     kind = module.config.model_type
     if kind in _WINDOWED:
-        return _WINDOWED[kind](module, height, width)
+        return _of_blocks(module, height, width)
     names = PREFIXES.get(kind)
     if names is None:
         return None
@@ -56,64 +57,23 @@ def _of_timm(module: Any, height: int, width: int) -> Tokens | None:
     first = ("CLS", "distillation")[: count - registers]
     grid, prefix = module.patch_embed.dynamic_feat_size((height, width)), (*first, *_registers(registers))
     read: Read = "mean" if "avg" in module.global_pool else ""
-    return Tokens(tuple(grid), prefix, module.patch_embed.patch_size[0], read=read)
+    return Tokens(tuple(grid), prefix, height // grid[0], read=read)
 
 
-def _of_windows(
-    grid: tuple[int, int], patch: int, stages: Sequence[Sequence[tuple[tuple[int, int], bool]]], device: Any
-) -> Tokens | None:
-    """Return the windows of each block of a Swin; `None` if they need padding.
-
-    Args:
-        grid: rows and columns of patches in the first stage.
-        patch: side length of a patch in pixels.
-        stages: for each block of each stage, (height, width) of its windows in tokens, and whether they are shifted.
-        device: device of the tensors.
-    """
-    layouts = []
-    for stage, blocks in enumerate(stages):
-        of_stage = grid[0] // 2**stage, grid[1] // 2**stage
-        for index, (window, shifts) in enumerate(blocks):
-            parts = partition(stage, of_stage, window, device, shifts=shifts, merges=stage > 0 and index == 0)
-            if parts.members.numel() != of_stage[0] * of_stage[1]:
-                return None  # padding
-            layouts.append(parts)
-    return Tokens(grid, (), patch, tuple(layouts))
-
-
-def _of_swin(module: Any, height: int, width: int) -> Tokens | None:
-    if module.global_pool not in ("avg", ""):
+def _of_blocks(module: Any, height: int, width: int) -> Tokens | None:
+    """Return the tokens of a module whose blocks take patches only; its windows are found by running it."""
+    parts, weight = parts_of(module), next(module.parameters())
+    if parts is None or getattr(module, "global_pool", "") not in ("avg", "merge", "soft", ""):
         return None
-    patch = module.patch_embed.patch_size[0]
-    stages = [[(tuple(b.window_size), any(b.shift_size)) for b in layer.blocks] for layer in module.layers]
-    return _of_windows((height // patch, width // patch), patch, stages, module.patch_embed.proj.weight.device)
-
-
-def _of_torchvision_swin(module: Any, height: int, width: int) -> Tokens | None:
-    conv = module.features[0][0]
-    patch = conv.stride[0]
-    stages = [[(tuple(b.attn.window_size), any(b.attn.shift_size)) for b in stage] for stage in module.features[1::2]]
-    return _of_windows((height // patch, width // patch), patch, stages, conv.weight.device)
-
-
-def _of_transformers_swin(module: Any, height: int, width: int) -> Tokens | None:
-    settings, stages = module.config, []
-    patch = settings.patch_size
-    for stage, depth in enumerate(settings.depths):
-        side = min(height, width) // patch // 2**stage
-        window = min(settings.window_size, side)
-        stages.append([((window, window), side > window and index % 2 == 1) for index in range(depth)])
-    return _of_windows((height // patch, width // patch), patch, stages, next(module.parameters()).device)
-
-
-def _of_sam(module: Any, height: int, width: int) -> Tokens | None:
-    """Return the windows of SAM and ViTDet, padded at the border; a block with window size 0 attends globally."""
-    patch = module.patch_embed.patch_size[0] if hasattr(module, "patch_embed") else module.config.patch_size
-    patch = patch[0] if isinstance(patch, Sequence) else patch
-    grid, device, parts = (height // patch, width // patch), next(module.parameters()).device, parts_of(module)
-    sides = [] if parts is None else [int(getattr(block, "window_size", 0)) for block in parts.blocks]
-    windows = [(side, side) if side else grid for side in sides if any(sides)]
-    return Tokens(grid, (), patch, tuple(partition(0, grid, window, device, merges=False) for window in windows))
+    sizes = _LAYOUTS.setdefault(module, {})
+    if (height, width) not in sizes:
+        channels = next((part.in_channels for part in module.modules() if isinstance(part, nn.Conv2d)), 3)
+        sizes[height, width] = windows_of(module, parts, weight.new_zeros(1, channels, height, width))
+    if (found := sizes[height, width]) is None:
+        return None
+    grid, layouts = found
+    whole = all(len(layout.members) == 1 and layout.grid == grid for layout in layouts)
+    return Tokens(grid, (), height // grid[0], () if whole else layouts)
 
 
 def _of_class_token(module: Any, height: int, width: int) -> Tokens | None:
@@ -126,18 +86,27 @@ def _parts_of_timm(module: Any) -> Parts:
     return Parts(tuple(module.blocks), module.norm, head[0] if isinstance(head, tuple) else head)
 
 
-def _parts_of_swin(module: Any) -> Parts:
-    return Parts(
-        tuple(block for layer in module.layers for block in layer.blocks), module.norm, module.get_classifier()
-    )
+def _parts_by_class(*names: str, last: str = "", channels_first: bool = False) -> Callable[[Any], Parts | None]:
+    """Return a function that returns the parts of a module.
 
+    Args:
+        names: classes of the blocks; those with "2d" in their names have tokens (B, D, gh, gw).
+        last: path of the module that returns the final tokens; by default, the last block.
+        channels_first: whether the last module returns (B, D, gh, gw).
+    """
 
-def _parts_of_sam(module: Any) -> Parts:
-    return Parts(tuple(module.blocks), module.neck, module.get_classifier(), (module.neck,))
+    def parts(module: Any) -> Parts | None:
+        tower = getattr(module, "encoder", module)
+        blocks = tuple(part for part in tower.modules() if type(part).__name__ in names)
+        if not blocks:
+            return None
+        final = tower.get_submodule(last) if last else blocks[-1]
+        head = next((part for part in reversed([*module.modules()]) if isinstance(part, nn.Linear)), None)
+        head = head if head is not None and getattr(module, "num_classes", 1) else None
+        of_maps = [block for block in blocks if "2d" in type(block).__name__ or type(block).__name__ in _OF_MAPS]
+        return Parts(blocks, final, head, (*of_maps, *([final] if channels_first else ())))
 
-
-def _parts_of_torchvision_swin(module: Any) -> Parts:
-    return Parts(tuple(block for stage in module.features[1::2] for block in stage), module.norm, module.head)
+    return parts
 
 
 def _parts_of_torchvision(module: Any) -> Parts:
@@ -158,20 +127,43 @@ def _parts_of_transformers(module: Any) -> Parts | None:
     return Parts(tuple(blocks), norms[0] if norms else blocks[-1], heads[0] if heads else None, tuple(convolutions))
 
 
+_LAYOUTS: WeakKeyDictionary[nn.Module, dict[tuple[int, int], Any]] = WeakKeyDictionary()
+_OF_MAPS = ("SpatialBlock", "PartitionAttentionLayer")  # classes of blocks whose tokens are (B, D, gh, gw)
+
+
 _NORMS = ("neck", "layernorm", "norm", "post_layernorm")  # attributes of models of transformers
 _CLASSIFIERS = ("classifier", "cls_classifier")
-_WINDOWED: dict[str, Callable[[Any, int, int], Tokens | None]] = {
-    **dict.fromkeys(("swin", "swinv2"), _of_transformers_swin),
-    **dict.fromkeys(("sam_vision_model", "sam_hq_vision_model", "vitdet"), _of_sam),
-}
+_WINDOWED = ("swin", "swinv2", "donut-swin", "sam_vision_model", "sam_hq_vision_model", "vitdet")
+
+# (package, class) -> the parts of a module whose blocks take patches only.
+_BY_BLOCKS: dict[tuple[str, str], Callable[[Any], Parts | None]] = {
+    **dict.fromkeys(
+        (("timm", kind) for kind in ("SwinTransformer", "SwinTransformerV2")),
+        _parts_by_class("SwinTransformerBlock", "SwinTransformerV2Block", last="norm"),
+    ),
+    ("timm", "SwinTransformerV2Cr"): _parts_by_class("SwinTransformerV2CrBlock", last="stages", channels_first=True),
+    ("timm", "VisionTransformerSAM"): _parts_by_class("Block", last="neck", channels_first=True),
+    ("timm", "MaxxVit"): _parts_by_class(
+        "PartitionAttentionCl", "PartitionAttention2d", "TransformerBlock2d", last="norm", channels_first=True
+    ),
+    ("timm", "DaVit"): _parts_by_class("SpatialBlock", last="norm_pre", channels_first=True),
+    ("timm", "TinyVit"): _parts_by_class("TinyVitBlock", last="stages", channels_first=True),
+    ("timm", "GlobalContextVit"): _parts_by_class("GlobalContextVitBlock", last="stages", channels_first=True),
+    **dict.fromkeys((("timm", f"Qwen3Vit{kind}") for kind in ("Encoder", "Classifier")), _parts_by_class("EvaBlock")),
+    **dict.fromkeys((("timm", f"Gemma4Vit{kind}") for kind in ("Encoder", "Classifier")), _parts_by_class("Gemma4Block")),
+    **dict.fromkeys(
+        (("timm", f"DeepseekVit{kind}") for kind in ("Encoder", "Classifier")),
+        _parts_by_class("DeepseekVitBlock", last="norm"),
+    ),
+    ("torchvision", "SwinTransformer"): _parts_by_class("SwinTransformerBlock", "SwinTransformerBlockV2", last="norm"),
+    ("torchvision", "MaxVit"): _parts_by_class("PartitionAttentionLayer", last="blocks", channels_first=True),
+}  # fmt: skip
 
 # (package, name of a class or base class) -> a function of the module and its input size that returns the tokens, and a
 # function of the module that returns its parts.
 _CLASSES: dict[tuple[str, str], tuple[Callable[[Any, int, int], Tokens | None], Callable[[Any], Parts | None]]] = {
+    **{kind: (_of_blocks, parts) for kind, parts in _BY_BLOCKS.items()},
     **dict.fromkeys((("timm", kind) for kind in ("VisionTransformer", "Eva", "Beit")), (_of_timm, _parts_of_timm)),
-    **dict.fromkeys((("timm", kind) for kind in ("SwinTransformer", "SwinTransformerV2")), (_of_swin, _parts_of_swin)),
-    ("timm", "VisionTransformerSAM"): (_of_sam, _parts_of_sam),
-    ("torchvision", "SwinTransformer"): (_of_torchvision_swin, _parts_of_torchvision_swin),
     ("transformers", "PreTrainedModel"): (_of_transformers, _parts_of_transformers),
     ("torchvision", "VisionTransformer"): (_of_class_token, _parts_of_torchvision),
     ("open_clip", "VisionTransformer"): (_of_class_token, lambda _module: None),

@@ -8,6 +8,7 @@ the shift, so token (row, column) covers the same square of the image in every b
 Shapes: B images, H heads of a block, n = gh x gw tokens of its stage, W windows of M tokens each.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -16,10 +17,6 @@ import torch
 from torch import Tensor
 
 from vitviz.formatting import short_repr
-
-MASKED = -100.0
-"""Number that Swin adds to the logits of two tokens of a window that are not neighbours in the image."""
-
 
 @dataclass(frozen=True, eq=False)
 class Windows:
@@ -30,16 +27,12 @@ class Windows:
         grid: (gh, gw), rows and columns of tokens.
         merges: whether the block first merges 2 x 2 tokens of the stage before.
         members: (W, M), the tokens of each window; n where padding fills a window.
-        places: (M, 2), row and column of each token in its window.
-        mask: (W, 1, M, M), `MASKED` between tokens that a shift brings into one window, else 0; `None` without shift.
     """
 
     stage: int
     grid: tuple[int, int]
     merges: bool
     members: Tensor
-    places: Tensor
-    mask: Tensor | None
 
     @property
     def tokens(self) -> int:
@@ -53,9 +46,17 @@ class Windows:
 
     @property
     def side(self) -> tuple[int, int]:
-        """Return the rows and columns of tokens of a window."""
-        rows, columns = (self.places[-1] + 1).tolist()
-        return rows, columns
+        """Return rows and columns of a window, all windows being equal."""
+        window = self.members[int(self.whole.int().argmax())]
+        rows = int((window % self.grid[1] == window[0] % self.grid[1]).sum())
+        return (rows, len(window) // rows) if self.whole.any() else (math.isqrt(len(window)),) * 2
+
+    @property
+    def spacing(self) -> tuple[int, int]:
+        """Return the distance between neighbors in a window, in rows and columns of the grid."""
+        window, (rows, columns) = self.members[int(self.whole.int().argmax())], self.side
+        down, right = (int(window[columns] - window[0]) if rows > 1 else 0, int(window[1] - window[0]) if columns > 1 else 0)
+        return max(1, down // self.grid[1]), max(1, right)
 
     def place_of(self, token: int) -> tuple[int, int]:
         """Return the window of a token, and its index there."""
@@ -72,28 +73,6 @@ class Windows:
         """Return tokens in reading order, without padding: (B * W, M, ...) -> (B, n, ...)."""
         order = self.members.flatten().argsort()[: self.tokens]
         return cast(Tensor, tokens.unflatten(0, (-1, len(self.members))).flatten(1, 2)[:, order])
-
-
-def partition(
-    stage: int, grid: tuple[int, int], window: tuple[int, int], device: Any, *, shifts: bool = False, merges: bool
-) -> Windows:
-    """Return the windows of a block; `shifts` moves them by half a window along sides with several."""
-    shift = [side // 2 if shifts and whole > side else 0 for side, whole in zip(window, grid, strict=True)]
-
-    def windows(of_tokens: Tensor) -> Tensor:  # (rows, columns) -> (W, M)
-        rolled = of_tokens.roll([-steps for steps in shift], (0, 1)).unflatten(0, (-1, window[0]))
-        squares: Tensor = rolled.unflatten(2, (-1, window[1])).transpose(1, 2)
-        return squares.flatten(2).flatten(0, 1)
-
-    padded = [-(-whole // side) * side for side, whole in zip(window, grid, strict=True)]
-    rows, columns = torch.arange(padded[0], device=device)[:, None], torch.arange(padded[1], device=device)
-    # The roll moves the first tokens of each axis into the last window.
-    parts = windows((rows < shift[0]) * 2 + (columns < shift[1]))
-    mask = (parts[:, None, :, None] != parts[:, None, None, :]) * MASKED if any(shift) else None
-    places = torch.cartesian_prod(*(torch.arange(side, device=device) for side in window)).view(-1, 2)
-    inside = (rows < grid[0]) & (columns < grid[1])
-    members = windows(torch.where(inside, rows * grid[1] + columns, grid[0] * grid[1]))
-    return Windows(stage, grid, merges, members, places, mask)
 
 
 @dataclass(frozen=True, eq=False)
