@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitviz.errors import VitvizError
@@ -365,7 +366,7 @@ def _probed(module: nn.Module, images: Tensor) -> tuple[Captured, bool]:
     """Run a module on a gray image, and return its attention, and whether its tokens lie where its class says.
 
     All calls of a block's class must be between tokens, and a change of one patch must change that patch's token most,
-    or after convolutions a neighbor of it.
+    or after overlapping convolutions the squares of 3 x 3 tokens around it.
     """
     captured = capture(module, images)
     if captured.places is None or not captured.depth or len(captured.streams) != captured.depth + 1:
@@ -373,26 +374,26 @@ def _probed(module: nn.Module, images: Tensor) -> tuple[Captured, bool]:
     kinds = {captured.calls[index].kind for index in captured.between}
     if any(call.kind in kinds for index, call in enumerate(captured.calls) if index not in captured.between):
         return captured, False
-    (rows, columns), call = captured.grid_in(0), captured.call(0)
-    side = images.shape[2] // rows
+    (rows, columns), side, call = captured.grid, captured.patch_size, captured.call(0)
     convolutions = (part for part in module.modules() if isinstance(part, nn.Conv2d))
-    reach = int(any(part.kernel_size[0] > part.stride[0] for part in convolutions))  # neighbors that overlap
+    overlap = any(part.kernel_size[0] > part.stride[0] for part in convolutions)
     for place in {(0, columns - 1), (rows - 1, 0), (rows // 2, columns // 2)}:
         changed = images.clone()
-        down, right = (slice(side * index, side * (index + 1)) for index in place)
-        changed[..., down, right] += torch.linspace(-2, 2, side, dtype=images.dtype, device=images.device)
-        other = capture(module, changed).call(0)
+        row, column = (slice(side * index, side * (index + 1)) for index in place)
+        changed[..., row, column] += torch.linspace(-2, 2, side, dtype=images.dtype, device=images.device)
+        other = capture(module, changed)
+        if overlap:
+            differences = (other.streams[0] - captured.streams[0]).float().abs().sum(2)[:, -rows * columns :]
+            most = int(F.avg_pool2d(differences.view(1, rows, columns), 3, 1, 1).argmax())
+            if max(abs(most // columns - place[0]), abs(most % columns - place[1])) > 1:
+                return captured, False
+            continue
         # The keys, or the columns of the attention to them.
-        before, after = (part.attentions.mT if part.keys is None else part.keys for part in (call, other))
+        before, after = (part.attentions.mT if part.keys is None else part.keys for part in (call, other.call(0)))
         differences = (after.float() - before.float()).abs().sum((1, 3))  # of each token, (1, N) or (W, M)
         if captured.layouts:
             differences = captured.layouts[0].join(differences)
-        nearest = {
-            captured.token((row, column), 0)
-            for row in range(max(0, place[0] - reach), min(rows, place[0] + reach + 1))
-            for column in range(max(0, place[1] - reach), min(columns, place[1] + reach + 1))
-        }
-        if int(differences.argmax()) not in nearest:
+        if int(differences.argmax()) != captured.token(place, 0):
             return captured, False
     return captured, True
 

@@ -149,8 +149,10 @@ _BY_BLOCKS: dict[tuple[str, str], Callable[[Any], Parts | None]] = {
     ("timm", "DaVit"): _parts_by_class("SpatialBlock", last="norm_pre", channels_first=True),
     ("timm", "TinyVit"): _parts_by_class("TinyVitBlock", last="stages", channels_first=True),
     ("timm", "GlobalContextVit"): _parts_by_class("GlobalContextVitBlock", last="stages", channels_first=True),
-    **dict.fromkeys((("timm", f"Qwen3Vit{kind}") for kind in ("Encoder", "Classifier")), _parts_by_class("EvaBlock")),
-    **dict.fromkeys((("timm", f"Gemma4Vit{kind}") for kind in ("Encoder", "Classifier")), _parts_by_class("Gemma4Block")),
+    **dict.fromkeys(
+        (("timm", f"{name}{kind}") for name in ("Qwen3Vit", "Gemma4Vit") for kind in ("Encoder", "Classifier")),
+        _parts_by_class("EvaBlock", "Gemma4Block"),
+    ),
     **dict.fromkeys(
         (("timm", f"DeepseekVit{kind}") for kind in ("Encoder", "Classifier")),
         _parts_by_class("DeepseekVitBlock", last="norm"),

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from vitviz.formatting import short_repr
 
+
 @dataclass(frozen=True, eq=False)
 class Windows:
     """Windows of one block.
@@ -54,9 +55,9 @@ class Windows:
     @property
     def spacing(self) -> tuple[int, int]:
         """Return the distance between neighbors in a window, in rows and columns of the grid."""
-        window, (rows, columns) = self.members[int(self.whole.int().argmax())], self.side
-        down, right = (int(window[columns] - window[0]) if rows > 1 else 0, int(window[1] - window[0]) if columns > 1 else 0)
-        return max(1, down // self.grid[1]), max(1, right)
+        (rows, columns), window = self.side, self.members[int(self.whole.int().argmax())]
+        down = int(window[columns] - window[0]) // self.grid[1] if rows > 1 else 1
+        return down, int(window[1] - window[0]) if columns > 1 else 1
 
     def place_of(self, token: int) -> tuple[int, int]:
         """Return the window of a token, and its index there."""

@@ -1,0 +1,122 @@
+"""Test that running a module finds its windows, against the formulas of the papers, and attention against timm's."""
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+import timm
+import torch
+from timm.models.davit import DaVit
+from timm.models.gcvit import GlobalContextVit
+from timm.models.swin_transformer import SwinTransformer
+from timm.models.swin_transformer_v2_cr import SwinTransformerV2Cr
+from timm.models.tiny_vit import TinyVit
+from tiny import shaken
+from torch import Tensor, nn
+
+import vitviz
+from vitviz.weights.captured import Captured
+from vitviz.weights.layouts import windows_of
+from vitviz.weights.tokens import parts_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+WIDTHS: dict[str, Any] = {"num_classes": 7}
+MODELS: dict[str, Callable[[], Any]] = {
+    "MaxViT": lambda: timm.create_model("test_maxvit", num_classes=7),
+    "CoAtNet": lambda: timm.create_model("test_coatnet", num_classes=7),
+    "Swin v2 CR": lambda: SwinTransformerV2Cr(
+        img_size=(48, 32), patch_size=2, embed_dim=12, depths=(2, 2), num_heads=(2, 3), window_size=4, **WIDTHS
+    ),
+    "DaViT": lambda: DaVit(
+        depths=(1, 1), embed_dims=(16, 24), num_heads=(2, 3), window_size=5, **WIDTHS
+    ),
+    "GCViT": lambda: GlobalContextVit(
+        img_size=64, embed_dim=8, depths=(1, 2, 1, 1), num_heads=(1, 2, 2, 4), **WIDTHS
+    ),
+    "TinyViT": lambda: TinyVit(
+        embed_dims=(8, 16, 24, 32), depths=(1, 1, 2, 1), num_heads=(1, 2, 3, 4), window_sizes=(2, 4, 3, 2),
+        **WIDTHS,
+    ),
+    "hybrid": lambda: timm.create_model(
+        "vit_tiny_r_s16_p8_224", img_size=64, depth=2, embed_dim=24, num_heads=3, num_classes=7
+    ),
+}  # fmt: skip
+SIZES = {"DaViT": (40, 80), "TinyViT": (64, 64), "GCViT": (64, 64)}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_attention_of_mixed_models_matches_timm(name: str) -> None:
+    theirs = shaken(MODELS[name]())
+    if name in SIZES:
+        theirs.img_size = SIZES[name]
+    for module in theirs.modules():
+        if hasattr(module, "fused_attn"):
+            module.fused_attn = False
+    with pytest.warns(UserWarning, match="runs as it is"):
+        ours = vitviz.load(theirs, labels=[*"abcdefg"], preprocess="half")
+    images = torch.randn(2, 3, *ours.config.image_size, generator=torch.Generator().manual_seed(1))
+    trace = ours.trace(images)
+    assert isinstance(trace, Captured)
+    shapes, original, expected = {trace.call(block).shape for block in trace.blocks}, Tensor.softmax, list[Tensor]()
+
+    def softmax(logits: Tensor, *args: Any, **named: Any) -> Tensor:
+        result = original(logits, *args, **named)
+        if (*result.shape,) in shapes:
+            expected.append(result)
+        return result
+
+    with mock.patch.object(Tensor, "softmax", softmax):
+        logits = theirs(images)
+    assert len(expected) == trace.depth
+    for block, reference in enumerate(expected):
+        own = trace.attentions[block]
+        torch.testing.assert_close(getattr(own, "probabilities", own), reference, rtol=0, atol=2e-5)
+    torch.testing.assert_close(ours(images), logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours.classify(trace.tokens), logits, rtol=0, atol=1e-5)
+    row = trace.row(0, (0, 1))
+    torch.testing.assert_close(row.sum(2), torch.ones(row.shape[:2]), rtol=0, atol=1e-3)
+    view = vitviz.Explorer(ours).open(vitviz.example("dog"))
+    assert view.rollout().values.shape == ours.config.grid == trace.grid
+    assert view.heads().table()
+
+
+def test_windows_are_those_of_the_paper() -> None:
+    swin = SwinTransformer(
+        img_size=(24, 32), patch_size=2, embed_dim=12, depths=(2, 2), num_heads=(2, 3), window_size=4
+    )
+    parts = parts_of(swin.eval())
+    assert parts is not None
+    found = windows_of(swin, parts, torch.zeros(1, 3, 24, 32))
+    assert found is not None
+    grid, layouts = found
+    assert (grid, [layout.grid for layout in layouts]) == ((12, 16), [(12, 16)] * 2 + [(6, 8)] * 2)
+    assert [layout.merges for layout in layouts] == [False, False, True, False]
+    numbers = torch.arange(12 * 16).view(12, 16)
+    for layout, shift in zip(layouts[:2], (0, 2), strict=True):  # the second block shifts by half a window
+        rolled = numbers.roll((-shift, -shift), (0, 1))
+        windows = rolled.unfold(0, 4, 4).unfold(1, 4, 4).flatten(2).flatten(0, 1)  # (W, M)
+        assert layout.members.equal(windows)
+        assert (layout.shape, layout.spacing) == ((4, 4), (1, 1))
+
+
+def test_grid_attention_of_maxvit_is_spread_over_the_image() -> None:
+    model = timm.create_model("test_maxvit").eval()  # windows and grids of 5 x 5 in 40 x 40 tokens
+    parts = parts_of(model)
+    assert parts is not None
+    found = windows_of(model, parts, torch.zeros(1, 3, 160, 160))
+    assert found is not None
+    block, spread = found[1][:2]
+    assert block.members[0].view(5, 5)[:, 0].tolist() == [0, 40, 80, 120, 160]
+    assert spread.members[0].view(5, 5)[:, 0].tolist() == [0, 320, 640, 960, 1280]
+    assert (block.spacing, spread.spacing) == ((1, 1), (8, 8))
+
+
+def test_blocks_that_mix_tokens_before_attention_are_not_drawn() -> None:
+    swin = SwinTransformer(img_size=24, patch_size=2, embed_dim=12, depths=(1,), num_heads=(2,), window_size=4).eval()
+    swin.layers[0].blocks[0].norm1 = nn.AvgPool2d(3, 1, 1)  # over rows, columns and channels
+    parts = parts_of(swin)
+    assert parts is not None
+    assert windows_of(swin, parts, torch.zeros(1, 3, 24, 24)) is None
