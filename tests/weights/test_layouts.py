@@ -99,7 +99,7 @@ def test_windows_are_those_of_the_paper() -> None:
         rolled = numbers.roll((-shift, -shift), (0, 1))
         windows = rolled.unfold(0, 4, 4).unfold(1, 4, 4).flatten(2).flatten(0, 1)  # (W, M)
         assert layout.members.equal(windows)
-        assert (layout.shape, layout.spacing) == ((4, 4), (1, 1))
+        assert (layout.side, layout.spacing) == ((4, 4), (1, 1))
 
 
 def test_grid_attention_of_maxvit_is_spread_over_the_image() -> None:

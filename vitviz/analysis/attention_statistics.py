@@ -64,9 +64,8 @@ class QueryRange:
                     f"Expected one geometry for each of the {batch} images, got {len(frames)}. Give one for all images."
                 )
             extents = torch.tensor([[bottom - top, right - left] for left, top, right, bottom in frames])
-            if isinstance(trace, Captured) and trace.windowed:
-                extents = extents * torch.tensor(trace.layouts[block].spacing)
-            pixels = (extents / torch.tensor(trace.grid_in(block))).to(trace.device)
+            places = torch.tensor(trace.grid_in(block)) / torch.tensor(trace.matrix_spacing(block))
+            pixels = (extents / places).to(trace.device)
             if len(pixels) > 1:  # one for each matrix
                 pixels = pixels.repeat_interleave(len(trace.block(block).lse) // batch, dim=0)
         return cls(first, prefix + grid[0] * grid[1] if token is None else first + 1, trace.prefix, grid, pixels)

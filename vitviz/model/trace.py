@@ -373,6 +373,10 @@ class AttentionTrace(ABC):
         """Return the rows and columns of patches between which each of a block's matrices is."""
         return self.grid_in(block)
 
+    def matrix_spacing(self, block: int) -> tuple[int, int]:  # noqa: ARG002
+        """Return the distance between neighbors in a matrix of a block, in rows and columns of patches."""
+        return 1, 1
+
     def place_of(self, block: int, token: int) -> tuple[int, int]:  # noqa: ARG002
         """Return which of a block's matrices has a token, and the token's row there."""
         return 0, token

@@ -387,6 +387,10 @@ class Captured(AttentionTrace):
         """Return the rows and columns of patches of a window."""
         return self.layouts[block].side if self.layouts else self.grid
 
+    def matrix_spacing(self, block: int) -> tuple[int, int]:
+        """Return the distance between neighbors in a window of a block, in rows and columns of its grid."""
+        return self.layouts[block].spacing if self.layouts else (1, 1)
+
     def place_of(self, block: int, token: int) -> tuple[int, int]:
         """Return the window of a token, and the token's row there."""
         return self.layouts[block].place_of(token) if self.layouts else (0, token)

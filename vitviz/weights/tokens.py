@@ -102,7 +102,7 @@ def _parts_by_class(*names: str, last: str = "", channels_first: bool = False) -
             return None
         final = tower.get_submodule(last) if last else blocks[-1]
         head = next((part for part in reversed([*module.modules()]) if isinstance(part, nn.Linear)), None)
-        head = head if head is not None and getattr(module, "num_classes", 1) else None
+        head = head if head is not None and getattr(module, "num_classes", True) else None
         of_maps = [block for block in blocks if "2d" in type(block).__name__ or type(block).__name__ in _OF_MAPS]
         return Parts(blocks, final, head, (*of_maps, *([final] if channels_first else ())))
 
