@@ -268,9 +268,12 @@ def test_gradient_methods_match_dense_formulas(kind: str) -> None:
     slopes = torch.autograd.grad(trace.logits[0, label], attentions)
 
     def dense(block: int, matrices: Tensor) -> Tensor:
-        mask = trace.layouts[block].mask
-        matrices = matrices if mask is None else matrices.masked_fill(mask < 0, 0.0)
-        return SparseAttention(matrices, trace.layouts[block], trace.weights).dense()
+        layout = trace.layouts[block]
+        places = torch.stack([layout.members // layout.grid[1], layout.members % layout.grid[1]], dim=2)  # (W, M, 2)
+        apart = (places[:, :, None] - places[:, None]).abs() >= torch.tensor(layout.side)  # joined by a shift only
+        inside = layout.members < layout.tokens
+        apart = apart.any(3) & inside[:, :, None] & inside[:, None]
+        return SparseAttention(matrices.masked_fill(apart[:, None], 0.0), layout, trace.weights).dense()
 
     with torch.no_grad():
         attended = [dense(block, attention) for block, attention in enumerate(attentions)]
