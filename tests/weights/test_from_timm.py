@@ -246,8 +246,8 @@ REFUSED |= {
     name: (partial(timm.create_model, name, **sizes), words)
     for name, sizes, words in (
         ("vit_tiny_r_s16_p8_224", SMALL | {"img_size": 64}, r"\(HybridEmbed\).*convolutional"),
-        ("swinv2_cr_tiny_ns_224", SWIN, r"\(SwinTransformerV2Cr\).*Swin v2 in another way"),
-        ("maxvit_rmlp_pico_rw_256", MAXVIT, r"\(MaxxVit\).*windows and grids"),
+        ("swinv2_cr_tiny_ns_224", SWIN, r"\(SwinTransformerV2Cr\).*its windows run as they are"),
+        ("maxvit_rmlp_pico_rw_256", MAXVIT, r"\(MaxxVit\).*convolutions between attention"),
         ("xcit_nano_12_p16_224", SMALL | {"embed_dim": 64, "num_heads": 4}, r"\(Xcit\).*between channels"),
     )
 }

@@ -7,6 +7,7 @@ leaves of the graph. The contribution of a leaf is its product with its gradient
 Shapes: L blocks, H heads, N tokens, D width, d head width; W windows of M tokens, else W = 1, M = N.
 """
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -48,17 +49,19 @@ class Terms(NamedTuple):
 class _Direct(TorchFunctionMode):
     """Replace attention, norms and linear maps while a module runs, so that gradients contain only direct effects.
 
-    Attributes `values` and `biases` collect leaves of the graph.
+    Attributes `values` and `biases` collect leaves of the graph, and `scales` the standard deviations of norms.
 
     Args:
         depth: L.
         points: the tokens at the points that the run has passed, see `vitviz.weights.parts`.
+        scales: the standard deviations of another run, which this run takes instead of its own.
     """
 
-    def __init__(self, depth: int, points: list[Tensor]) -> None:
+    def __init__(self, depth: int, points: list[Tensor], scales: Sequence[Tensor] = ()) -> None:
         super().__init__()
         self.points, self.values = points, list[Tensor]()
         self.biases: list[tuple[int, bool, Tensor]] = []  # block, whether it comes before its attention, bias
+        self.scales, self._given = list[Tensor](), list(scales)
         self._depth, self._probabilities = depth, torch.empty(0)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -95,7 +98,9 @@ class _Direct(TorchFunctionMode):
     ) -> Tensor:
         del normalized_shape  # the last axis
         centered = x - x.mean(-1, keepdim=True)
-        out = centered / (x.detach().var(-1, correction=0, keepdim=True) + eps).sqrt()
+        own = (x.detach().var(-1, correction=0, keepdim=True) + eps).sqrt()
+        self.scales.append(self._given[len(self.scales)] if self._given else own)
+        out = centered / self.scales[-1]
         return self._shift(x, out if weight is None else out * weight.detach(), bias)
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -179,12 +184,14 @@ def _check_linear(model: CapturedViT, trace: Captured, target: Target, score: An
     with torch.no_grad():
         tokens = model.blocks[last](trace.stream(last), angles)
     constants, size, resolution = list[float](), 0.0, float(torch.finfo(tokens.dtype).eps)
+    scales: list[Tensor] = []
     for each in (tokens, -tokens):
         leaf = each.detach().requires_grad_()
-        with _Direct(trace.depth, [leaf] * (trace.depth + 2)), torch.enable_grad():
+        with _Direct(trace.depth, [leaf] * (trace.depth + 2), scales) as direct, torch.enable_grad():
             final = model.finish(leaf, angles=angles)
             total = score(target, model.read_out(final) if target.features else model.classify(final)).sum()
             slope = torch.autograd.grad(total, leaf)[0] if total.requires_grad else torch.zeros_like(leaf)
+        scales = direct.scales
         products = double(leaf.detach()) * double(slope)
         constants.append(float(total.detach()) - float(products.sum()))
         size = max(size, abs(constants[-1]), float(products.abs().sum()))
