@@ -26,7 +26,7 @@ from vitviz.web.examples import Example
 from vitviz.weights.checkpoint import save
 
 SIZE = bytes_of(tiny.model())
-SPOTS = (3, 7)  # planted neurons of the first block
+SPOTS = ((0, 3), (0, 7), (1, 5))  # planted neurons: block and index
 HEIGHT, WIDTH = (side * tiny.PATCH for side in tiny.GRID)
 
 
@@ -42,8 +42,8 @@ def folder(
 ) -> str:
     """Save a tiny model as a folder, named after it, with `about` in its record.
 
-    `bias` is added to its outputs; with `half`, its weights fit half precision. In the photograph `spots`, neurons
-    `SPOTS` of the first block give two patches an outlying norm.
+    `bias` is added to its outputs; with `half`, its weights fit half precision. In the photograph `spots`, the neurons
+    `SPOTS` give patches an outlying norm: two patches in each block.
     """
     model = tiny.model(seed, **changes)
     if bias:
@@ -58,7 +58,8 @@ def folder(
     model.pretrained = Pretrained(**record | (about or {}))
     if spots is not None:
         pixels = torch.from_numpy(model.pretrained.preprocess(spots).pixels)[None]
-        model, _ = plant_neurons(model, pixels, 0, SPOTS)
+        for block in sorted({block for block, _ in SPOTS}):
+            model, _ = plant_neurons(model, pixels, block, [index for of, index in SPOTS if of == block], seed=block)
     save(model.half().float() if half else model, path)
     return str(path)
 

@@ -478,13 +478,15 @@ class View:
         options: dict[str, Any] = {"cut": cut, "means": means, "reading": reading}
         return edge(self.model, self.trace, *place, target=target, contrast=contrast, **options)
 
-    def sinks(self, target: TargetOf | None = None, *, contrast: Contrast | None = None) -> Sinks:
+    def sinks(
+        self, target: TargetOf | None = None, *, contrast: Contrast | None = None, block: int | None = None
+    ) -> Sinks:
         """Return patches with an outlying norm or share of attention, and the neurons that make them; see
         `vitviz.analysis.sinks.sinks`.
 
         `view.repair()` moves the norms to a register.
         """
-        return sinks(self.model, self.trace, target=target, contrast=contrast)
+        return sinks(self.model, self.trace, target=target, contrast=contrast, block=block)
 
     def repair(self, registers: int = 1) -> "View":
         """Return a view of this photograph with test-time registers, which take the activations of `sinks().neurons`.

@@ -68,6 +68,30 @@ def test_planted_neurons_are_found_exactly_and_registers_take_the_norms(kind: st
     tiny.close(repaired(images, Edits(keep=keep)), repaired.trace(images, edits=Edits(keep=keep)).logits, 1e-4)
 
 
+def test_without_the_neurons_of_one_block() -> None:
+    model, images = tiny.model(depth=4), tiny.images(1)
+    planted = {0: [3, 7], 1: [5]}
+    for block, neurons in planted.items():
+        model, _ = plant_neurons(model, images, block, neurons, seed=block)
+    trace, whole = model.trace(images), sinks(model, model.trace(images))
+    for block, neurons in planted.items():
+
+        def silence(_module: object, entering: tuple[Tensor], of: list[int] = neurons) -> Tensor:
+            return entering[0].index_fill(-1, torch.tensor(of), 0.0)
+
+        handle = model.blocks[block].mlp.fc2.register_forward_pre_hook(silence)
+        expected = model(images)
+        handle.remove()
+        found = sinks(model, trace, block=block)
+        tiny.close(found.change.logits_after, expected)
+        assert (found.neurons, found.sinks) == (whole.neurons, whole.sinks)
+    assert not torch.allclose(torch.as_tensor(found.change.logits_after), torch.as_tensor(whole.change.logits_after))
+    with pytest.raises(VitvizError, match=r"got 2. Choose one of \[0, 1\]"):
+        sinks(model, trace, block=2)
+    with pytest.raises(VitvizError, match="omit block="):
+        sinks(tiny.model(), tiny.model().trace(images), block=0)
+
+
 @pytest.mark.parametrize("kind", tiny.KINDS)
 def test_without_neurons_a_register_changes_only_the_attention_to_it(kind: str) -> None:
     """Check that every kind of model takes registers, and that the last block's key is the only difference."""

@@ -306,13 +306,18 @@ def test_bright_spots_match_python(endpoints: Endpoints, scene: str, tmp_path: P
     opened = planted.open(photograph())["id"]
     view, answer = view_of(planted, opened), planted.sinks(opened)
     assert_alike(answer, responses.describe_sinks(view, view.sinks()))
-    assert {(neuron["block"], neuron["index"]) for neuron in answer["neurons"]} == {(0, index) for index in SPOTS}
+    second = planted.sinks(opened, block=1)
+    assert_alike(second, responses.describe_sinks(view, view.sinks(block=1)))
+    assert second["classes"] != answer["classes"]
+    with pytest.raises(VitvizError, match=r"Choose one of \[0, 1\]"):
+        planted.sinks(opened, block=2)
+    assert {(neuron["block"], neuron["index"]) for neuron in answer["neurons"]} == set(SPOTS)
     manifest = planted.open(photograph(), registers=1)
     repaired = view_of(planted, manifest["id"])
     assert (manifest["prefix"][-1], manifest["title"]) == ("register 1", "Tiny spots + 1 register")
     assert manifest["id"] not in (opened, planted.open(photograph(), registers=2)["id"])
     assert not token_norms(repaired.model, repaired.trace).outliers.any()
-    by_hand = view.model.with_registers(1, [(0, index) for index in SPOTS])
+    by_hand = view.model.with_registers(1, SPOTS)
     tiny.close(repaired.trace.logits, by_hand(view.images))
     with pytest.raises(VitvizError, match="outlying norm"):
         endpoints.open(photograph(), registers=1)

@@ -579,12 +579,15 @@ def test_bright_spots_of_planted_neurons_match_python(page: Browser, app: Runnin
         expect(words).to_contain_text(said)
         marked = [sink.token - len(view.trace.prefix) for sink in spots]
         assert page.evaluate("vitviz.panels[0].marked") == marked
-    for index in SPOTS:
-        expect(words).to_contain_text(f"neuron {index + 1} of layer 1 (")
-    settled(page)
-    shown = {row.label: row.after for row in found.change.top(len(view.labels))}
-    for row in panel.locator(".vv-moved li").all():
-        expect(row.locator("> span").last).to_have_text(percent(shown[row.locator(".vv-name").inner_text()]))
+    for block, index in SPOTS:
+        expect(words).to_contain_text(f"neuron {index + 1} of layer {block + 1} (")
+    for layer, without in (("", found), ("Layer 2", view.sinks(block=1)), ("All these layers", found)):
+        if layer:
+            panel.get_by_text(layer, exact=True).click()
+        settled(page)
+        shown = {row.label: row.after for row in without.change.top(len(view.labels))}
+        for row in panel.locator(".vv-moved li").all():
+            expect(row.locator("> span").last).to_have_text(percent(shown[row.locator(".vv-name").inner_text()]))
     panel.get_by_role("button", name="Repair").click()
     labels = page.locator(".vv-explore .vv-pane .vv-of")
     expect(labels).to_have_text(["Church · Tiny spots", "Church · Tiny spots + 1 register"])

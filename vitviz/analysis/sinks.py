@@ -65,7 +65,7 @@ class Sinks:
             `written` is NaN.
         norms: (L, N), norm of each token after the block.
         neurons: the neurons that drive the outlying norms, largest share first.
-        change: exact predictions with all these neurons off; `None` without such neurons.
+        change: exact predictions with all these neurons off, or with those of one block; `None` without such neurons.
     """
 
     sinks: tuple[Sink, ...]
@@ -94,7 +94,14 @@ class Sinks:
 
 
 @torch.no_grad()
-def sinks(model: ViT, trace: AttentionTrace, *, target: TargetLike = None, contrast: Contrast | None = None) -> Sinks:
+def sinks(
+    model: ViT,
+    trace: AttentionTrace,
+    *,
+    target: TargetLike = None,
+    contrast: Contrast | None = None,
+    block: int | None = None,
+) -> Sinks:
     """Find the sinks of one photograph, and the exact effect of the neurons that drive their norms.
 
     A patch has an outlying norm by `norm_outliers`, and an outlying share of attention by the same rule if the share is
@@ -104,15 +111,16 @@ def sinks(model: ViT, trace: AttentionTrace, *, target: TargetLike = None, contr
         model: the model of the trace.
         trace: trace of one image with all blocks, without edits. With a captured module, `written` is NaN.
         target, contrast: a target to read with and without the neurons, see `resolve_target`.
+        block: turn off the neurons of this block only, counted from 0; by default all neurons that are found.
 
     Raises:
-        AnalysisError: for several images, windowed models, or if a block was not kept.
+        AnalysisError: for several images, windowed models, if a block was not kept, or if `block` has no such neurons.
         ExplainError: if the target does not fit.
     """
     check_one_image(trace)
     if trace.blocks != tuple(range(trace.depth)):
         raise AnalysisError(f"Expected a trace with all blocks, got {list(trace.blocks)}. Omit blocks=.")
-    reads = [_read(trace, block) for block in trace.blocks]  # L x (H, N)
+    reads = [_read(trace, layer) for layer in trace.blocks]  # L x (H, N)
     attention = _shares(reads)
     prefix, mean = len(trace.prefix), 1 / attention.shape[1]
     outlying = norm_outliers(attention, prefix)[0] & (attention > MIN_SINK_ATTENTION * mean)
@@ -120,25 +128,31 @@ def sinks(model: ViT, trace: AttentionTrace, *, target: TargetLike = None, contr
     about = token_norms(model, trace)
     norms, outlying = about.norms.astype(np.float64), outlying | about.outliers
     if isinstance(trace, Trace):
-        written = np.stack([_written(model, trace, block, read) for block, read in enumerate(reads)])
+        written = np.stack([_written(model, trace, layer, read) for layer, read in enumerate(reads)])
     middle = np.median(norms[:, prefix:], axis=1)
     found = tuple(
         Sink(
-            block=int(block),
-            token=int(token),
-            kind=_kind(written[block, token] / attention[block, token]),
-            norm=float(norms[block, token] / middle[block]),
-            attention=float(attention[block, token]),
-            written=float(written[block, token]),
+            block=layer,
+            token=token,
+            kind=_kind(written[layer, token] / attention[layer, token]),
+            norm=float(norms[layer, token] / middle[layer]),
+            attention=float(attention[layer, token]),
+            written=float(written[layer, token]),
         )
-        for block, token in np.argwhere(outlying)
+        for layer, token in np.argwhere(outlying).tolist()
     )
     neurons = find_neurons(model, trace) if isinstance(trace, Trace) and not model.config.norms.post else ()
     change = None
     if target is not None or contrast is not None:
         resolve_target(model, trace.logits, target, contrast)  # checks them, also without neurons
-    if neurons and (trace.logits is not None or target is not None):
-        places = [(neuron.block, neuron.index) for neuron in neurons]
+    places = [(neuron.block, neuron.index) for neuron in neurons if block in (None, neuron.block)]
+    if block is not None and not places:
+        blocks = sorted({neuron.block for neuron in neurons})
+        raise AnalysisError(
+            f"Expected a block whose neurons make outlying norms in this image, got {block}. "
+            + (f"Choose one of {blocks}." if blocks else "There are none: omit block=.")
+        )
+    if places and (trace.logits is not None or target is not None):
         first, changed = min(block for block, _ in places), without_neurons(model, places)
         tokens = changed.encode(trace.stream(first), model.angles(trace.grid), start=first)
         change = change_of(model, trace.tokens, tokens, target, contrast)

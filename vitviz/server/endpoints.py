@@ -374,11 +374,12 @@ class Endpoints(Opening):
                 aim = {}
             return responses.describe_edge(ask_view(opened.view, "edge", **place, **aim, cut=cut))
 
-    def sinks(self, scene: args.SceneId) -> dict[str, Any]:
+    def sinks(self, scene: args.SceneId, block: args.Index | None = None) -> dict[str, Any]:
         """Return bright spots (sinks): patches with an outlying norm or an outlying share of attention, by layer.
 
         Args:
             scene: the id of an open photograph.
+            block: a layer, counted from 0; the "classes" are then those without the neurons of this layer only.
 
         Returns:
             spots: "sinks", one for each patch and layer, with "block" and "token" (prefix tokens first) from 0; "kind":
@@ -389,7 +390,7 @@ class Endpoints(Opening):
         """
         opened = self._scene(scene)
         with self._turn(opened, "bright spots", passes_need):
-            return responses.describe_sinks(opened.view, ask_view(opened.view, "sinks"))
+            return responses.describe_sinks(opened.view, ask_view(opened.view, "sinks", block=block))
 
     def evidence(
         self,

@@ -1,5 +1,6 @@
 // Bright spots (sinks, `vitviz.analysis.sinks`): patches that take much more attention than others or have an outlying
-// norm, what they write, the neurons behind them, and the exact prediction without these neurons.
+// norm, what they write, the neurons behind them, and the exact prediction without these neurons, or without
+// those of one layer.
 import { outputs, percent } from '../compute/format.js';
 import { isOpen } from '../core/state.js';
 import { joined, listed, spoken, tr } from '../core/words.js';
@@ -34,6 +35,12 @@ export class SpotsPanel extends Panel {
     super(root, page);
     this.questions = this.newQuestions();
     this.offered = Boolean(page.models?.questions.sinks);
+    this.without = ''; // the layer without whose neurons the prediction is shown, from 0; empty for all layers
+    this.find('.vv-without').addEventListener('change', (/** @type {any} */ { target }) => {
+      this.without = target.value;
+      this.questions.retry();
+      page.changed();
+    });
     this.find('[data-do=repair]').addEventListener('click', () => this.repair());
   }
 
@@ -57,11 +64,15 @@ export class SpotsPanel extends Panel {
   show(state, scene, block) {
     this.root.hidden = !this.offered || Boolean(scene.manifest.stages);
     const asked = !this.root.hidden && isOpen(state, 'spots') && state.tab === 'look';
+    if (this.isNew(scene)) this.without = '';
     /** @type {import('../effects/questions.js').Question} */
     const question = ['sinks', {}];
-    this.questions.want(scene, asked ? [question] : []);
+    /** @type {import('../effects/questions.js').Question} */
+    const partly = this.without ? ['sinks', { block: Number(this.without) }] : question;
+    this.questions.want(scene, asked ? [question, partly] : []);
     if (!asked) return [];
-    this.showText('.vv-trouble', this.questions.failure(scene, question) || null);
+    const failure = this.questions.failure(scene, question) || this.questions.failure(scene, partly);
+    this.showText('.vv-trouble', failure);
     /** @type {Spots | undefined} */
     const answer = this.questions.answer(scene, question);
     const spots = answer ? spotsOf(answer.sinks, block) : [];
@@ -71,11 +82,26 @@ export class SpotsPanel extends Panel {
     button.setAttribute('aria-pressed', String(repaired));
     if (this.differs('spots', scene.id, Boolean(answer), spots[0]?.block, spoken())) {
       this.write('.vv-spots-words', answer ? this.words(answer, spots) : '');
-      const { problemType } = scene.manifest;
-      this.fill('.vv-bars', answer?.classes.length
-        ? moved(answer.classes.slice(0, CLASSES), outputs({ problemType })) : '');
+      this.offerLayers(answer);
+    }
+    /** @type {Spots | undefined} */
+    const shown = this.questions.answer(scene, partly);
+    const { problemType } = scene.manifest;
+    if (shown || failure || !answer) {
+      this.fill('.vv-bars', shown?.classes.length
+        ? moved(shown.classes.slice(0, CLASSES), outputs({ problemType })) : '');
     }
     return spots.map(({ token }) => token - scene.manifest.prefix.length);
+  }
+
+  /** Offer the prediction without the neurons of each layer, if several layers have some. @param {Spots} [answer] */
+  offerLayers(answer) {
+    const blocks = [...new Set(answer?.classes.length ? answer.neurons.map(({ block }) => block) : [])];
+    const layers = blocks.sort((a, b) => a - b).map((block) => [String(block), tr('layer-number', block + 1)]);
+    this.find('.vv-without').hidden = layers.length < 2;
+    this.fill('.vv-without', [['', tr('spots-of-all')], ...layers].map(([value, label]) => (
+      `<label class="vv-chip"><input type="radio" name="vv-without" value="${value}">${label}</label>`)).join(''));
+    for (const input of this.all('.vv-without input')) input.checked = input.value === this.without;
   }
 
   /** @param {Spots} answer @param {Sink[]} spots - of one layer */
