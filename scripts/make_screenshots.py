@@ -8,6 +8,7 @@
     python scripts/make_screenshots.py --lecture       # docs/lecture/: one screen of each step of the lecture
     python scripts/make_screenshots.py --target        # docs/targets*.webp: Explain and Layers with a group of classes
     python scripts/make_screenshots.py --panels        # docs/: parts of the page, those of PANELS
+    python scripts/make_screenshots.py --spots         # docs/spots.webp: bright spots of a planted neuron, and Repair
     python scripts/make_screenshots.py --static PHOTO  # docs/static.webp: a static site explains this photograph
 
 Needs the development requirements and a Chromium on the PATH.
@@ -22,12 +23,13 @@ import shutil
 import socket
 import tempfile
 import threading
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Browser, Playwright, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 
 from vitviz.lecture.texts import STEPS
 from vitviz.web import bundle
@@ -69,12 +71,12 @@ i {{ color: #f5b700; }}</style>
 <p>Why does a model say <i>{label}</i>?</p><p>vitviz: see what an image model looks at</p>"""
 
 
-def serve() -> str:
-    """Start the app on a free port, and return its address."""
+def serve(model: str = "") -> str:
+    """Start the app on a free port, if given with a model to open with, and return its address."""
     from vitviz.page import build, launch
     from vitviz.settings import settings
 
-    defaults = settings()
+    defaults = replace(settings(), default=model)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -219,17 +221,44 @@ def shoot_panels(browser: Browser, address: str, folder: Path) -> None:
         place.hover(timeout=120_000)
         if "data-do" in pointed:
             place.click()
-        page.wait_for_function("vitviz.resting() && !vitviz.progress.first", timeout=120_000)
-        page.wait_for_timeout(800)  # wait for fonts
-        boxes = [box for part in page.locator(f"{selector} > *").all() if (box := part.bounding_box())]
-        left, top = (min(box[side] for box in boxes) for side in "xy")
-        right, low = (max(box[at] + box[size] for box in boxes) for at, size in (("x", "width"), ("y", "height")))
-        scroll = page.evaluate("window.scrollY")
-        clip = {"x": left - 8, "y": top + scroll - 8, "width": right - left + 16, "height": low - top + 16}
-        shot = Image.open(io.BytesIO(page.screenshot(full_page=True, clip=clip))).convert("RGB")
-        shot.save(folder / f"{name}.webp", quality=80, method=6)
-        print(folder / f"{name}.webp", shot.size)
-        page.close()
+        shoot_children(page, selector, folder / f"{name}.webp")
+
+
+def shoot_children(page: Page, selector: str, file: Path) -> None:
+    """Take a screenshot of the children of an element, and close the page."""
+    page.wait_for_function("vitviz.resting() && !vitviz.progress.first", timeout=120_000)
+    page.wait_for_timeout(800)  # wait for fonts
+    boxes = [box for part in page.locator(f"{selector} > *").all() if (box := part.bounding_box())]
+    left, top = (min(box[side] for box in boxes) for side in "xy")
+    right, low = (max(box[at] + box[size] for box in boxes) for at, size in (("x", "width"), ("y", "height")))
+    scroll = page.evaluate("window.scrollY")
+    clip = {"x": left - 8, "y": top + scroll - 8, "width": right - left + 16, "height": low - top + 16}
+    shot = Image.open(io.BytesIO(page.screenshot(full_page=True, clip=clip))).convert("RGB")
+    shot.save(file, quality=80, method=6)
+    print(file, shot.size)
+    page.close()
+
+
+def shoot_spots(browser: Browser, file: Path) -> None:
+    """Plant a neuron in the default model, and take a screenshot of its bright spots, without and with a register."""
+    import vitviz
+    from vitviz.lecture.numbers import ATTRACTS, PLANTED
+    from vitviz.model.registers import plant_neurons
+    from vitviz.weights.checkpoint import save
+    from vitviz.weights.zoo import DEFAULT
+
+    view = vitviz.Explorer(vitviz.load(DEFAULT)).open(vitviz.example("dog"))
+    block = view.trace.depth // 3
+    planted, _ = plant_neurons(view.model, view.images, block, [7], patches=PLANTED, attracts=ATTRACTS)
+    planted.pretrained = replace(view.model.pretrained, name="DINOv2-S with a planted neuron")
+    with tempfile.TemporaryDirectory() as folder:
+        save(planted, folder)
+        page = browser.new_page(bypass_csp=True, viewport={"width": 1440, "height": 900})
+        page.goto(f"{serve(folder)}?theme=light&image=Dog&open=spots&layer={block + 4}&color=viridis")
+        page.locator("[data-do=repair]").click(timeout=120_000)
+        page.wait_for_function("vitviz.panels[0].panes.length === 2")
+        page.wait_for_function(f"{COMPLETE} && {RESTED}", timeout=120_000)
+        shoot_children(page, ".vv-explore", file)
 
 
 def shoot_static(browser: Browser, photograph: Path, file: Path) -> None:
@@ -269,14 +298,17 @@ def main() -> None:
     parser.add_argument("--target", action="store_true", help="write docs/targets*.webp")
     parser.add_argument("--similar", action="store_true", help="write docs/similar.webp and docs/components.webp")
     parser.add_argument("--panels", action="store_true", help="write pictures of parts of the page to docs/")
+    parser.add_argument("--spots", action="store_true", help="write docs/spots.webp")
     parser.add_argument("--static", type=Path, metavar="PHOTOGRAPH", help="write docs/static.webp")
     parser.add_argument("--preview", action="store_true", help="write the picture of link previews")
     args = parser.parse_args()
-    address = "" if args.static else serve()
+    address = "" if args.static or args.spots else serve()
     with sync_playwright() as playwright:
         browser = launch_browser(playwright)
         if args.static:
             shoot_static(browser, args.static, ROOT / "docs" / "static.webp")
+        elif args.spots:
+            shoot_spots(browser, ROOT / "docs" / "spots.webp")
         elif args.own:
             shoot_own(browser, address, args.own, ROOT / "docs" / "first-minute.webp")
         elif args.lecture:
