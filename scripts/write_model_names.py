@@ -8,6 +8,7 @@ comparison.
 import argparse
 import dataclasses
 import importlib
+import math
 import re
 import sys
 import warnings
@@ -121,13 +122,13 @@ def opened(convert: Callable[[nn.Module], ViT], model: nn.Module) -> ViT:
 @contextmanager
 def softmaxes(trace: Captured) -> Iterator[list[Tensor]]:
     """Record the results of softmaxes with the shapes of attention calls; the library calls no fused kernel."""
-    original, shapes, seen = Tensor.softmax, {trace.call(block).shape for block in trace.blocks}, list[Tensor]()
+    original, seen = Tensor.softmax, list[Tensor]()
+    sizes = {(*trace.call(block).shape[2:], math.prod(trace.call(block).shape)) for block in trace.blocks}
 
     def softmax(logits: Tensor, *args: Any, **named: Any) -> Tensor:
         result = original(logits, *args, **named)
-        grouped = result if result.ndim < 5 else result.flatten(0, -4)
-        if (*grouped.shape,) in shapes:
-            seen.append(grouped)
+        if (*result.shape[-2:], result.numel()) in sizes:
+            seen.append(result if result.ndim < 5 else result.flatten(0, -4))
         return result
 
     with mock.patch.object(Tensor, "softmax", softmax):

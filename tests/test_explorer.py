@@ -117,7 +117,7 @@ def test_targets_are_checked_even_where_they_change_nothing_and_numbers_are_no_l
     for ask, words in (
         (lambda: view.sinks(99), "a class among"),
         (lambda: view.lens([0], target=1), "classes or one target, got both"),
-        (lambda: view.evidence(seconds=float("nan")), "seconds above 0"),
+        (lambda: view.evidence(seconds=float("nan")), "seconds from 0 on"),
         (lambda: view.html(limit=float("nan")), "at most nan MB|limit of html"),
     ):
         with pytest.raises(vitviz.VitvizError, match=words):

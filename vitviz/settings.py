@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -71,13 +72,15 @@ class Setting:
 
 
 def _kind(expected: str, parse: Callable[[str], Any]) -> Callable[[str, object], Any]:
-    """Return a converter for `Setting`; `parse` raises `ValueError` for a text that is not as `expected`."""
+    """Return a converter for `Setting`; `parse` returns `None` for a text that is not as `expected`, or fails."""
 
     def convert(name: str, value: object) -> Any:
-        try:
-            return parse(str(value))
-        except ValueError as error:
-            raise SettingsError(f"Expected {expected} in {name}, got {str(value)!r}. Change or unset it.") from error
+        parsed = None
+        with suppress(ValueError):
+            parsed = parse(str(value))
+        if parsed is None:
+            raise SettingsError(f"Expected {expected} in {name}, got {str(value)!r}. Change or unset it.")
+        return parsed
 
     return convert
 
@@ -104,19 +107,15 @@ def _list(form: str = ".*", example: str = "") -> Callable[[str, str | Sequence[
 def _number(units: int = 1) -> Callable[[str, object], int]:
     """Return a converter of positive numbers that multiplies by `units` and rounds."""
 
-    def parse(text: str) -> int:
-        if not 0 < float(text) < math.inf:
-            raise ValueError
-        return round(float(text) * units)
+    def parse(text: str) -> int | None:
+        return round(float(text) * units) if 0 < float(text) < math.inf else None
 
     return _kind("a number above 0", parse)
 
 
 def _whole(low: int, high: int) -> Callable[[str, object], int]:
-    def parse(text: str) -> int:
-        if int(text) not in range(low, high + 1):
-            raise ValueError
-        return int(text)
+    def parse(text: str) -> int | None:
+        return int(text) if int(text) in range(low, high + 1) else None
 
     return _kind(f"a whole number from {low} to {high}", parse)
 

@@ -144,7 +144,7 @@ EDGE = {"block": 1, "head": 0, "query": 2, "key": 5}
 DROP, HEADS = [(0, 0), (0, 1), divmod(30, COLUMNS)], [(1, 2), (2, 0)]
 
 
-def tested(view: View, **aim: Any) -> list[dict[str, Any]]:
+def judged(view: View, **aim: Any) -> list[dict[str, Any]]:
     maps = [view.explain("gae", **aim), view.explain("rollout")]
     return [responses.describe_test(test) for test in view.faithfulness(maps, **aim)]
 
@@ -162,7 +162,7 @@ def changed(view: View, change: Change, *classes: int) -> dict[str, Any]:
 # For each endpoint that takes a target, arguments and the answer of Python.
 AIMED: dict[str, tuple[dict[str, Any], Callable[..., Any]]] = {
     "explain": ({"method": "gae"}, lambda view, **aim: responses.describe_map(view.explain("gae", **aim))),
-    "faithfulness": ({"methods": ["gae", "rollout"]}, tested),
+    "faithfulness": ({"methods": ["gae", "rollout"]}, judged),
     "heads": ({"names": ["distance", "gradient"]}, measured),
     "layers": ({}, responses.describe_layers),
     "decompose": ({}, lambda view, **aim: responses.describe_decomposition(view.decompose(**aim))),

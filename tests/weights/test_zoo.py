@@ -173,7 +173,7 @@ def test_no_network_gives_one_line_without_retries(
     [
         ("timm:vit_enormous", RemoteError, "vit_enormous"),
         ("timm:test_vit.no_such_tag", RemoteError, "no_such_tag"),
-        ("timm:maxvit_tiny_tf_224", ConvertError, "MaxxVit"),
+        ("timm:xcit_nano_12_p16_224", ConvertError, "Xcit"),
         ("torchvision:resnet50", RemoteError, "vit_b_16"),
         ("torchvision:vit_b_16.IMAGENET22K", RemoteError, "IMAGENET1K_SWAG_E2E_V1"),
         ("hf:not a name", RemoteError, "owner/name"),

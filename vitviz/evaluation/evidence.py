@@ -177,8 +177,8 @@ def evidence(
     Raises:
         EvaluationError, ExplainError: as for `search`.
     """
-    if seconds is not None and not seconds > 0:
-        raise EvaluationError(f"Expected seconds above 0, got {seconds}. Leave it out to search to the end.")
+    if seconds is not None and not seconds >= 0:  # or NaN
+        raise EvaluationError(f"Expected seconds from 0 on, got {seconds}. Leave it out to search to the end.")
     began = time.monotonic()
     results = search(model, images, target, **options)
     result = next(results)

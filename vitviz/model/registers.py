@@ -196,7 +196,7 @@ def plant_neurons(
     threshold, gap = last[:, best].mean(), last[0, best] - last[1, best]
     gain = 20 / gap  # the weakest activation is 10, and the next patch's is below zero
     least = PLANTED_NORM * out[:, prefix:].norm(dim=-1).median() / 10 / len(neurons)
-    scale: Tensor = getattr(layer.ls1 if layer.parallel else layer.ls2, "gamma", torch.ones(width))
+    scale: Tensor | float = getattr(layer.ls1 if layer.parallel else layer.ls2, "gamma", 1.0)
     column = F.normalize(torch.randn(width, generator=generator), dim=0).to(read)
     if attracts:
         column = column + attracts * _looked_for(model, trace, block)
