@@ -7,6 +7,7 @@ from unittest import mock
 import pytest
 import timm
 import torch
+import transformers as hf
 from timm.models.davit import DaVit
 from timm.models.gcvit import GlobalContextVit
 from timm.models.swin_transformer import SwinTransformer
@@ -81,6 +82,34 @@ def test_attention_of_mixed_models_matches_timm(name: str) -> None:
     view = vitviz.Explorer(ours).open(vitviz.example("dog"))
     assert view.rollout().values.shape == ours.config.grid == trace.grid
     assert view.heads().table()
+
+
+SWIN: dict[str, Any] = {"patch_size": 2, "embed_dim": 12, "depths": (2, 2), "num_heads": (2, 3), "window_size": 4}
+OF_TRANSFORMERS: dict[str, Callable[[], Any]] = {
+    "Pixio": lambda: hf.PixioModel(
+        hf.PixioConfig(
+            hidden_size=24, num_hidden_layers=2, num_attention_heads=3, image_size=32, patch_size=8, n_cls_tokens=3
+        )
+    ),
+    "Donut": lambda: hf.DonutSwinModel(hf.DonutSwinConfig(**SWIN, image_size=32)),
+    "Swin2SR": lambda: hf.Swin2SRModel(hf.Swin2SRConfig(**SWIN | {"patch_size": 1}, image_size=16)),
+}
+
+
+@pytest.mark.parametrize("name", OF_TRANSFORMERS)
+@torch.no_grad()
+def test_models_of_transformers_that_run_as_they_are_match_eager(name: str) -> None:
+    theirs = shaken(OF_TRANSFORMERS[name]())
+    theirs.set_attn_implementation("eager")
+    with pytest.warns(UserWarning, match="runs as it is"):
+        ours = vitviz.load(theirs, preprocess="half")
+    images = torch.randn(2, 3, *ours.config.image_size, generator=torch.Generator().manual_seed(1))
+    trace, expected = ours.trace(images), theirs(images, output_attentions=True).attentions
+    own = [getattr(attention, "probabilities", attention) for attention in trace.attentions]
+    chosen = own if len(expected) == len(own) else own[1::2]  # transformers returns the last block of each stage
+    for attention, reference in zip(chosen, expected, strict=True):
+        torch.testing.assert_close(attention, reference, rtol=0, atol=2e-5)
+    assert ours.config.prefix == (("CLS", "CLS 2", "CLS 3") if name == "Pixio" else ())
 
 
 def test_windows_are_those_of_the_paper() -> None:

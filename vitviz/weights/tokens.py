@@ -26,6 +26,7 @@ PREFIXES: dict[str, Callable[[Any], tuple[str, ...]]] = {
         lambda _settings: ("CLS",),
     ),
     "deit": lambda _settings: ("CLS", "distillation"),
+    "pixio": lambda settings: ("CLS", *(f"CLS {count + 2}" for count in range(settings.n_cls_tokens - 1))),
     **dict.fromkeys(
         ("dinov2_with_registers", "dinov3_vit"),
         lambda settings: ("CLS", *_registers(settings.num_register_tokens)),
@@ -63,7 +64,7 @@ def _of_timm(module: Any, height: int, width: int) -> Tokens | None:
 def _of_blocks(module: Any, height: int, width: int) -> Tokens | None:
     """Return the tokens of a module whose blocks take patches only; its windows are found by running it."""
     parts, weight = parts_of(module), next(module.parameters())
-    if parts is None or getattr(module, "global_pool", "") not in ("avg", "merge", "soft", ""):
+    if parts is None or "max" in str(getattr(module, "global_pool", "")):
         return None
     sizes = _LAYOUTS.setdefault(module, {})
     if (height, width) not in sizes:
@@ -133,7 +134,7 @@ _OF_MAPS = ("SpatialBlock", "PartitionAttentionLayer")  # classes of blocks whos
 
 _NORMS = ("neck", "layernorm", "norm", "post_layernorm")  # attributes of models of transformers
 _CLASSIFIERS = ("classifier", "cls_classifier")
-_WINDOWED = ("swin", "swinv2", "donut-swin", "sam_vision_model", "sam_hq_vision_model", "vitdet")
+_WINDOWED = ("swin", "swinv2", "donut-swin", "swin2sr", "sam_vision_model", "sam_hq_vision_model", "vitdet")
 
 # (package, class) -> the parts of a module whose blocks take patches only.
 _BY_BLOCKS: dict[tuple[str, str], Callable[[Any], Parts | None]] = {
