@@ -496,7 +496,7 @@ def test_windowed_model_shows_the_window_of_a_patch_in_every_stage(
     change(page, tab="why", mode="attention", method="legrad")
     settled(page)
     explained = "vitviz.panels.find((view) => view.hiding)"
-    assert page.evaluate(f"{explained}.pane.grid") == [12, 8]  # of the last stage
+    assert page.evaluate(f"{explained}.mapPane.pane.grid") == [12, 8]  # of the last stage
     change(page, erased=[29])
     settled(page)
     (label, *shares), *_ = page.evaluate(f"[...{explained}.bars.answers.values()].at(-1).classes")
