@@ -323,8 +323,12 @@ def test_similar_patches_matches_and_components_of_two_photographs_equal_pythons
     expect(opened.locator("[data-key=block]")).to_have_value(str(church.trace.depth - 1))
     opened.keyboard.press("Escape")
     before = opened.evaluate(requests)
-    opened.mouse.move(*at_patch(opened, dog, 2, 3, pane=1))
-    opened.wait_for_function("vitviz.store.get().pointer?.pane === 1 && vitviz.resting()")
+
+    def hover_dog() -> None:
+        opened.mouse.move(*at_patch(opened, dog, 2, 3, pane=1))
+        opened.wait_for_function("vitviz.store.get().pointer?.pane === 1 && vitviz.resting()")
+
+    hover_dog()
     expect_python(dog, place=(2, 3))
     opened.locator("[data-field=matches]").fill("0")
     expect(opened.locator(".vv-lines g:not(.vv-marked)")).to_have_count(0)
@@ -334,6 +338,7 @@ def test_similar_patches_matches_and_components_of_two_photographs_equal_pythons
     opened.locator("[data-field=matches]").fill("9")
     opened.wait_for_function(MATCHED)
     assert opened.evaluate(requests) == before + 4  # one for each photograph and choice
+    hover_dog()  # reaching the controls has scrolled the page
     expect_python(dog, place=(2, 3), descriptor="keys", block=0)
     there = {"mode": "similarity", "descriptor": "keys", "layer": "1", "matches": "9"}
     opened.wait_for_function("new URLSearchParams(location.search).get('matches') === '9'")
