@@ -205,7 +205,7 @@ def test_all_methods_are_ranked_and_use_the_width_of_the_page(opened: Browser, t
     expect(panel.locator(".vv-all button").first).to_have_attribute("aria-pressed", "true")  # the best is shown
     settled(opened)
     assert panel.locator(".vv-beside").bounding_box()["width"] > 800
-    assert opened.evaluate("document.documentElement.scrollHeight") < 2400
+    assert opened.evaluate("document.documentElement.scrollHeight") < 2450
 
 
 def test_the_explanation_of_a_method_has_a_figure_of_the_photograph(opened: Browser, app: Running) -> None:
