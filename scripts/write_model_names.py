@@ -30,7 +30,7 @@ from vitviz.weights.captured import Captured
 from vitviz.weights.captured_vit import open_captured
 from vitviz.weights.checks import CheckpointError
 from vitviz.weights.from_timm import config_of, convert_timm
-from vitviz.weights.from_torchvision import convert_torchvision
+from vitviz.weights.from_torchvision import BUILDERS, convert_torchvision
 from vitviz.weights.from_transformers import read_settings
 from vitviz.weights.objects import convert_transformers_object
 from vitviz.weights.tokens import is_known, size_of
@@ -255,7 +255,8 @@ def compare_transformers(kind: str, config: Any) -> None:
         given = given.permute(0, 3, 1, 2, 4, 5).flatten(1, 2)
     out = theirs(given, output_attentions=True, output_hidden_states=True, **more)
     tokens = getattr(out, "last_hidden_state", None)
-    tokens = trace.tokens if tokens is None else tokens  # classifiers return logits only
+    if tokens is None or kind == "Swin2SRModel":  # classifiers return logits only; here, a convolution follows
+        tokens = trace.tokens
     logits = out.get("logits") if "Classification" in kind else None  # MAE's are pixels
     attentions = list(out.attentions)
     if kind == "YolosModel":  # its detection tokens follow the patches
@@ -308,6 +309,9 @@ def torchvision_results(compare: bool) -> Iterator[tuple[str, str, str]]:
 
     for name in filter(TORCHVISION.match, torchvision.models.list_models()):
         family = "vit" if name.startswith("vit_") else name.partition("_")[0]
+        if name not in BUILDERS:
+            yield family, name, "it is neither a VisionTransformer nor a SwinTransformer of torchvision"
+            continue
         yield family, name, outcome(compare_torchvision, name) if compare else EQUAL
 
 

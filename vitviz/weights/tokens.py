@@ -129,7 +129,7 @@ def _parts_of_transformers(module: Any) -> Parts | None:
 
 
 _LAYOUTS: WeakKeyDictionary[nn.Module, dict[tuple[int, int], Any]] = WeakKeyDictionary()
-_OF_MAPS = ("SpatialBlock", "PartitionAttentionLayer")  # classes of blocks whose tokens are (B, D, gh, gw)
+_OF_MAPS = ("SpatialBlock",)  # classes of blocks whose tokens are (B, D, gh, gw)
 
 
 _NORMS = ("neck", "layernorm", "norm", "post_layernorm")  # attributes of models of transformers
@@ -159,7 +159,6 @@ _BY_BLOCKS: dict[tuple[str, str], Callable[[Any], Parts | None]] = {
         _parts_by_class("DeepseekVitBlock", last="norm"),
     ),
     ("torchvision", "SwinTransformer"): _parts_by_class("SwinTransformerBlock", "SwinTransformerBlockV2", last="norm"),
-    ("torchvision", "MaxVit"): _parts_by_class("PartitionAttentionLayer", last="blocks", channels_first=True),
 }  # fmt: skip
 
 # (package, name of a class or base class) -> a function of the module and its input size that returns the tokens, and a
