@@ -50,7 +50,7 @@ BATCH = 20  # photographs per forward pass
 SHARED = 4  # folders whose photographs the marked classes and the plain one share
 PLAIN = "plain"  # class of the shared photographs without a mark
 DECAY = 1e-3  # weight decay of the probes
-MIN_CORRECT = 0.7  # minimum accuracy on marked photographs of a probe that counts as relying on the mark
+MIN_CORRECT = 0.7  # a probe relies on the mark if its accuracy on marked photographs is at least this
 MIN_CHANGED = 0.5  # and predicts another class for at least this share of them without the mark
 
 
@@ -200,7 +200,7 @@ def relies(correct: float, changed: float) -> bool:
 
 
 def report(records: list[dict[str, Any]], each: int) -> None:
-    """Print how many shortcuts were found, of the first `each` of every kind, and the verdicts of the other classes."""
+    """Print how many of the first `each` shortcuts of every kind were found, and the verdicts on unmarked classes."""
     found = [COLORS, BACKGROUND]
     verdicts = {
         kind: [record["verdicts"][kind] for record in records if relies(*record["relied"][kind])][:each]

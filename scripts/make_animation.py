@@ -32,7 +32,7 @@ STORY_SECONDS = 6  # duration of explorer.webp
 VISIT_SECONDS = 10  # duration of first-seconds.webp
 QUARTERS = ("dog", "church", "cat", "panda")  # examples in the mosaic of words.webp, from the top left
 QUARTER = (392, 280)  # width and height of each
-WORD_MS = 700  # duration of the frame of a word, in milliseconds
+WORD_MS = 700  # how long each word is shown, in milliseconds
 POINTER = [(0, 0), (0, 17), (4, 13), (7, 19), (10, 18), (7, 12), (12, 12)]  # screenshots have no pointer
 
 

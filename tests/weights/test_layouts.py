@@ -131,6 +131,17 @@ def test_windows_are_those_of_the_paper() -> None:
         assert (layout.side, layout.spacing) == ((4, 4), (1, 1))
 
 
+def test_windows_found_in_inference_mode_serve_gradients() -> None:
+    swin = SwinTransformer(img_size=24, patch_size=2, embed_dim=12, depths=(2,), num_heads=(2,), window_size=4).eval()
+    images = torch.ones(1, 3, 24, 24)
+    with torch.inference_mode():
+        vitviz.capture(swin, images)
+    trace = vitviz.capture(swin, images, grad=True)
+    rows = trace.layouts[1].split(torch.ones(1, 144, requires_grad=True))
+    (slope,) = torch.autograd.grad(trace.output[0, 0] + rows.square().sum(), trace.calls[1].attentions)
+    assert trace.attendable(1, slope).shape == slope.shape
+
+
 def test_grid_attention_of_maxvit_is_spread_over_the_image() -> None:
     model = timm.create_model("test_maxvit").eval()  # windows and grids of 5 x 5 in 40 x 40 tokens
     parts = parts_of(model)

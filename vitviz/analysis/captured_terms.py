@@ -22,9 +22,9 @@ from vitviz.model.devices import double
 from vitviz.weights.capture import MULTI_HEAD, Attention
 from vitviz.weights.captured import Captured
 from vitviz.weights.captured_vit import CapturedViT
+from vitviz.weights.layouts import SOFTMAX
 
 _PRODUCTS = {torch.matmul, torch.bmm, Tensor.matmul, Tensor.__matmul__, Tensor.bmm}
-_SOFTMAX = {torch.softmax, F.softmax, Tensor.softmax}
 _MLPS = ("mlp", "intermediate")  # attributes of blocks
 
 
@@ -72,7 +72,7 @@ class _Direct(TorchFunctionMode):
             with torch.no_grad():
                 probabilities = call.probabilities()
             return probabilities @ self._leaf(call.value)
-        if func in _SOFTMAX:
+        if func in SOFTMAX:
             self._probabilities = func(*args, **kwargs).detach()
             return self._probabilities
         if func in _PRODUCTS and args[0].data_ptr() == self._probabilities.data_ptr() and args[0].ndim > 2:

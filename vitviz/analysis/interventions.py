@@ -300,7 +300,7 @@ def _outputs(
     logits: Tensor | None = None,
     positions: bool = True,
 ) -> Outputs:
-    """Return the outputs of a run; `logits` are the logits of these images, if known."""
+    """Run the model on images, and return its outputs; known `logits` of these images are not computed again."""
     if logits is not None and not features:
         return logits.detach().cpu().double(), torch.zeros(len(images), 0, dtype=torch.float64)
     if positions and not (edits or features) and model.head is not None:

@@ -49,7 +49,7 @@ PCA_PHOTOS = 24  # photographs to which the principal components of proposed mas
 HIDDEN = 0.2  # share of the patches to hide in the background, the most relevant ones first
 MIN_COVERED, MAX_COVERED = 0.05, 0.9  # a usable mask has a share of the patches between these
 
-SAME = 0.1  # maximum mean difference of normalised pixels between repeated patches, about 6 of 255 levels
+SAME = 0.1  # patches count as copies up to this mean difference of normalised pixels (about 6 of 255 gray levels)
 
 MaskOf = Callable[[Batch, AttentionTrace], Mask]
 """Return the mask (gh, gw) of a photograph from a batch of this photograph and its trace."""

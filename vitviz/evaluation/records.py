@@ -106,7 +106,7 @@ def opened(path: Path, settings: Mapping[str, Any]) -> Iterator[dict[Key, Record
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file."""
+    """Lock a file while the block runs, so that no other process writes to it."""
     lock = FileLock(path.with_name(f".{path.name}.lock"), timeout=0)
     try:
         lock.acquire()
@@ -115,7 +115,7 @@ def _locked(path: Path) -> Iterator[None]:
             f"Expected to write {str(path)!r} alone, got another process that writes it too. Wait for it, or name "
             "another file."
         ) from None
-    except (OSError, NotImplementedError):  # the file system has no locks
+    except (OSError, NotImplementedError):  # a file system without locks, such as a network drive: evaluate anyway
         pass
     try:
         yield

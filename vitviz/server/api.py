@@ -18,7 +18,7 @@ from vitviz.server.routes import lines
 from vitviz.server.uploads import UploadError
 from vitviz.web.questions import QUESTIONS
 
-PAGE_ONLY = ("image", "ahead")  # arguments that programs cannot give
+PAGE_ONLY = ("image", "ahead")  # arguments that only the page may send, not API clients
 PICTURES = ("photo", "seen", "maps")  # of a manifest, left out for API clients, which have the photograph
 
 

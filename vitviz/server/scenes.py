@@ -59,7 +59,7 @@ class OpenScene:
 
     @property
     def model(self) -> str:
-        """Return the model's source."""
+        """Return where the model was loaded from, as in the menu of models."""
         return self.scene.model
 
     @cached_property

@@ -29,11 +29,11 @@ from vitviz.formatting import describe_bytes
 from vitviz.model.memory import available_bytes
 from vitviz.model.trace import packed
 from vitviz.weights.captured import Call, Captured, CaptureError, Mask, Tokens
+from vitviz.weights.layouts import SOFTMAX
 from vitviz.weights.tokens import parts_of, tokens_of
 
 CHECK_BYTES = 64 * 2**20  # asking for the free memory takes milliseconds
 CUT = -1e4  # a logit whose exponential is 0 in float32, and which half precision holds
-_SOFTMAX = {torch.softmax, F.softmax, Tensor.softmax}
 MULTI_HEAD = FunctionType(
     F.multi_head_attention_forward.__code__,
     {**F.__dict__, "has_torch_function": lambda _tensors: False},
@@ -52,6 +52,7 @@ def capture(
 ) -> Captured:
     """Run a module once, as it is, and return its attention calls. Nothing is converted, and the module is unchanged.
 
+    A module with attention windows runs once more, on a blank image, for each new image size, to find its windows.
     Memory grows with the number of tokens where queries and keys are observed and the mask is `None`, causal, or the
     same for all queries. Other masks are kept once. Where only a softmax is observed, its probabilities are kept in
     16 bits.
@@ -166,7 +167,7 @@ class Observer(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is F.scaled_dot_product_attention:
             return self._attend(Attention(*args, **kwargs))
-        if func in _SOFTMAX:
+        if func in SOFTMAX:
             return self._softmax(func, *args, **kwargs)
         if func is F.multi_head_attention_forward:
             heads, self._heads = self._heads, inspect.signature(func).bind(*args, **kwargs).arguments["num_heads"]

@@ -180,7 +180,7 @@ def _rotary(built: _Built) -> dict[str, Any]:
 
 
 def _table(built: _Built) -> dict[str, Any]:
-    """Return the settings of NaFlex positions; those of other models have our defaults."""
+    """Return how a NaFlex model stores and interpolates its positions; {} for other models, which use the defaults."""
     stem = built.stem
     if not built.flexible:
         return {}

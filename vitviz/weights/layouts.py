@@ -59,6 +59,7 @@ class _UntilAttention(TorchFunctionMode):
             block(tokens, *inputs[1:], **named) if inputs else block(**named | {next(iter(named)): tokens})
 
 
+@torch.inference_mode(mode=False)  # the result is used again, also in autograd graphs
 @torch.no_grad()
 def windows_of(module: nn.Module, parts: Parts, images: Tensor) -> tuple[tuple[int, int], tuple[Windows, ...]] | None:
     """Return the grid of tokens that enter the first block, and the windows of each block.
@@ -80,16 +81,16 @@ def windows_of(module: nn.Module, parts: Parts, images: Tensor) -> tuple[tuple[i
         for block in parts.blocks:
             stack.callback(block.register_forward_pre_hook(enter, with_kwargs=True).remove)
         module(images[:1] * 0)
+    if len(entered) < len(parts.blocks):  # it does not run all of its blocks
+        return None
     layouts: list[Windows] = []
-    first = _grid(first_input(*entered[parts.blocks[0]]), parts.blocks[0] in parts.channels_first, images)
     for block in parts.blocks:
-        inputs, named = entered[block]
-        layout = _layout(block, inputs, named, block in parts.channels_first, images, layouts[-1:])
-        if layout is None or first is None:
+        layout = _layout(block, *entered[block], block in parts.channels_first, images, layouts[-1:])
+        if layout is None:
             return None
         layouts.append(layout)
-    assert first is not None
-    return first, tuple(layouts)
+    rows, columns = layouts[0].grid
+    return (2 * rows, 2 * columns) if layouts[0].merges else (rows, columns), tuple(layouts)
 
 
 def _layout(
@@ -117,7 +118,7 @@ def _layout(
     if members.flatten().sort().values[: math.prod(grid)].tolist() != list(range(math.prod(grid))):
         return None
     before = previous[0].grid if previous else entering
-    merges = grid == (before[0] // 2, before[1] // 2) and grid != before
+    merges = before == (2 * grid[0], 2 * grid[1])
     if grid != before and not merges:
         return None
     return Windows((previous[0].stage if previous else 0) + (merges and bool(previous)), grid, merges, members)

@@ -59,7 +59,7 @@ def inverse_activation(module: nn.Module, images: Tensor, parts: Parts) -> tuple
 
 
 class _Activations(TorchDispatchMode):
-    """Keep the last result of each operation of `INVERSES`."""
+    """Record the last softmax and the last sigmoid that a module computes."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -146,7 +146,7 @@ def _stop_before(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
 
 
 def first_input(inputs: Sequence[Any], named: dict[str, Any]) -> Tensor:
-    """Return the first argument of a call."""
+    """Return the first positional argument of a call, or the first keyword argument if there is none."""
     tensor: Tensor = inputs[0] if inputs else next(iter(named.values()))
     return tensor
 

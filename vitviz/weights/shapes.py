@@ -1,4 +1,4 @@
-"""Read the settings of a model that the names and shapes of its tensors show."""
+"""Derive settings of a model from the names and shapes of its tensors."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def merge_fields(*fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields of a config; later values have priority, and the dicts of its parts are merged."""
+    """Merge dicts of config fields, including the nested dicts of parts; a later dict overrides an earlier one."""
     result: dict[str, Any] = {}
     for name, value in (item for part in fields for item in part.items()):
         result[name] = result.get(name, {}) | value if isinstance(value, dict) else value

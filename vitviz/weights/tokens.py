@@ -66,11 +66,11 @@ def _of_blocks(module: Any, height: int, width: int) -> Tokens | None:
     parts, weight = parts_of(module), next(module.parameters())
     if parts is None or "max" in str(getattr(module, "global_pool", "")):
         return None
-    sizes = _LAYOUTS.setdefault(module, {})
-    if (height, width) not in sizes:
+    known, place = _LAYOUTS.setdefault(module, {}), (height, width, weight.device)
+    if place not in known:
         channels = next((part.in_channels for part in module.modules() if isinstance(part, nn.Conv2d)), 3)
-        sizes[height, width] = windows_of(module, parts, weight.new_zeros(1, channels, height, width))
-    if (found := sizes[height, width]) is None:
+        known[place] = windows_of(module, parts, weight.new_zeros(1, channels, height, width))
+    if (found := known[place]) is None:
         return None
     grid, layouts = found
     whole = all(len(layout.members) == 1 and layout.grid == grid for layout in layouts)
@@ -128,10 +128,8 @@ def _parts_of_transformers(module: Any) -> Parts | None:
     return Parts(tuple(blocks), norms[0] if norms else blocks[-1], heads[0] if heads else None, tuple(convolutions))
 
 
-_LAYOUTS: WeakKeyDictionary[nn.Module, dict[tuple[int, int], Any]] = WeakKeyDictionary()
+_LAYOUTS: WeakKeyDictionary[nn.Module, dict[Any, Any]] = WeakKeyDictionary()  # by size of the image and device
 _OF_MAPS = ("SpatialBlock",)  # classes of blocks whose tokens are (B, D, gh, gw)
-
-
 _NORMS = ("neck", "layernorm", "norm", "post_layernorm")  # attributes of models of transformers
 _CLASSIFIERS = ("classifier", "cls_classifier")
 _WINDOWED = ("swin", "swinv2", "donut-swin", "swin2sr", "sam_vision_model", "sam_hq_vision_model", "vitdet")
