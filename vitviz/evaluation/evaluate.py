@@ -95,7 +95,7 @@ def removal(settings: Mapping[str, Any]) -> Measure:
         deletion, insertion = results[0].deletion, results[0].insertion
         whole = {"whole": float(deletion.probabilities[0])}
         records: list[Record] = []
-        for name, result in zip(maps, results, strict=False):  # without maps, `results` has that of zeros only
+        for name, result in zip(maps, results[: len(maps)], strict=True):  # without maps, `results` has that of zeros
             measures = {"deletion": result.deletion.area, "insertion": result.insertion.area, "gain": result.gain}
             measures |= {"positive": result.positive, "negative": result.negative, "seconds": subject.seconds[name]}
             records.append({"method": name, **whole, **measures})
