@@ -136,8 +136,9 @@ export class DecompositionPanel extends Panel {
       column(tr('sums-total'), `${tr('sums-total')}: ${number(total)}`, bar(-1, 'vv-sum'))].join('');
     oneTabStop(this.find('.vv-waterfall'));
     this.find('.vv-waterfall').scrollTo(1e4, 0); // on a phone it scrolls; the last layers add most
-    this.write('.vv-total', tr('sums-add-up', number(start), number(sum(attention) + sum(mlps)), number(constant),
-      number(total), translated(name)));
+    const [first, fixed, whole] = [start, constant, total].map((value) => Number(number(value).replace('−', '-')));
+    const layers = whole - first - fixed; // so that the rounded numbers add up, too
+    this.write('.vv-total', tr('sums-add-up', ...[first, layers, fixed, whole].map(number), translated(name)));
   }
 
   /** Draw the heads of a layer as signed bars, on one scale for all layers.
