@@ -10,7 +10,7 @@ import struct
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -22,11 +22,10 @@ from vitviz.images.limits import (
     MAX_PIXELS,
     ImageError,
     check_file,
-    check_metadata,
     check_size,
-    entries,
     format_of,
     kind_of,
+    prepared,
 )
 from vitviz.images.worker import LIMITS_MEMORY, workers
 from vitviz.phrases import Phrase
@@ -77,6 +76,7 @@ _TRANSPOSE = {
 }
 """EXIF orientation -> operation that makes the picture upright (EXIF 2.32, tag 0x0112); 1 needs none."""
 _ORIENTATION = 0x0112
+_WHOLE = {3: "H", 4: "L"}  # types SHORT and LONG of an entry
 
 
 def decode(source: Any) -> Image.Image:
@@ -86,9 +86,9 @@ def decode(source: Any) -> Image.Image:
     and animations yield their first frame. Values of more than 8 bits follow one rule, see `value_range`, and
     `info["range"]` of the result says which range was taken. No metadata is kept, such as EXIF or GPS positions.
 
-    Decoding takes at most 300 MB of memory: the size is checked from the header before decoding, with limits by format
-    (50 megapixels for most JPEGs, 10 to 26 for others). A JPEG above 26 megapixels is decoded at half its width and
-    height, and coordinates refer to the decoded picture.
+    Decoding takes at most 300 MB of memory besides the file: the size is checked from the header before decoding, with
+    limits by format (50 megapixels for most JPEGs, 10 to 26 for others). A JPEG above 26 megapixels is decoded at half
+    its width and height, and coordinates refer to the decoded picture.
 
     Args:
         source: a path; the bytes of a file; a binary file object, read from its current position; a PIL image of any
@@ -186,7 +186,7 @@ def decode_here(stream: BinaryIO, name: str, formats: Sequence[str] = _FORMATS) 
     """
     head = stream.read(1024)
     with _reading(name, head):
-        return _upright_rgb(_opened(check_metadata(stream, name), name, formats))  # no variable here keeps the file
+        return _upright_rgb(_opened(prepared(stream, name), name, formats))  # no variable here keeps the file
 
 
 def _opened(stream: BinaryIO, name: str, formats: Sequence[str]) -> Image.Image:
@@ -293,12 +293,23 @@ def _upright_rgb(image: Image.Image) -> Image.Image:
 
 
 def _orientation(exif: object) -> int:
-    """Return the EXIF orientation; 1 (upright) if EXIF is missing or damaged, as in browsers."""
+    """Return the EXIF orientation (TIFF revision 6.0, section 2); 1 (upright) if EXIF is missing or damaged.
+
+    Pillow would copy the values of all entries.
+    """
     if not isinstance(exif, bytes):
         return 1
-    return next(
-        (entry.number or 1 for entry in entries(exif.removeprefix(b"Exif\0\0")) if entry.tag == _ORIENTATION), 1
-    )
+    exif = exif.removeprefix(b"Exif\0\0")
+    order = ">" if exif[:2] == b"MM" else "<"
+    with suppress(struct.error):  # damaged data
+        (start,) = struct.unpack_from(order + "L", exif, 4)
+        (count,) = struct.unpack_from(order + "H", exif, start)
+        for place in range(start + 2, start + 2 + 12 * count, 12):
+            tag, kind, values = struct.unpack_from(order + "HHL", exif, place)
+            if tag == _ORIENTATION and values == 1 and kind in _WHOLE:
+                (number,) = struct.unpack_from(order + _WHOLE[kind], exif, place + 8)
+                return int(number)
+    return 1
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
