@@ -10,6 +10,7 @@
     python scripts/make_screenshots.py --panels        # docs/: parts of the page, those of PANELS
     python scripts/make_screenshots.py --spots         # docs/spots.webp: bright spots of a planted neuron, and Repair
     python scripts/make_screenshots.py --static PHOTO  # docs/static.webp: a static site explains this photograph
+    python scripts/make_screenshots.py --notebook      # docs/notebook.webp: the explorer in a cell of JupyterLab
 
 Needs the development requirements and a Chromium on the PATH.
 """
@@ -21,8 +22,11 @@ import io
 import os
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
+import time
 from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -289,6 +293,46 @@ def shoot_static(browser: Browser, photograph: Path, file: Path) -> None:
     print(file, file.stat().st_size)
 
 
+def shoot_notebook(browser: Browser, file: Path) -> None:
+    """Run a cell of a notebook in JupyterLab, and take a screenshot of it and of the explorer below."""
+    import nbformat
+
+    lines = ("import vitviz", 'view = vitviz.Explorer("dinov2-s14-everyday").open(vitviz.example("hedgehog"))', "view")
+    kernel = {"name": "python3", "display_name": "Python 3"}
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
+        book = nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_code_cell("\n".join(lines))], metadata={"kernelspec": kernel}
+        )
+        nbformat.write(book, Path(folder) / "look.ipynb")
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        command = [
+            *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}"),
+            *("--IdentityProvider.token=", f"--ServerApp.root_dir={folder}", "--expose-app-in-browser"),
+            *("--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"),
+        ]
+        folders = {f"JUPYTER_{name}_DIR": f"{folder}/{name.lower()}" for name in ("CONFIG", "DATA", "RUNTIME")}
+        free.close()
+        server = subprocess.Popen(command, env=os.environ | folders | {"PYTHONPATH": str(ROOT)})
+        try:
+            while socket.socket().connect_ex(("127.0.0.1", port)) != 0:
+                time.sleep(0.2)
+            page = browser.new_page(bypass_csp=True, viewport={"width": 1200, "height": 1000})
+            page.set_default_timeout(240_000)
+            page.goto(f"http://127.0.0.1:{port}/lab/tree/look.ipynb?reset")
+            page.wait_for_function("document.querySelector('#jp-main-statusbar')?.textContent.includes('| Idle')")
+            page.evaluate("void jupyterapp.commands.execute('application:toggle-left-area')")
+            page.evaluate("void jupyterapp.commands.execute('notebook:run-all-cells')")
+            page.frame_locator(".jp-OutputArea iframe").locator(".vv-wall canvas").first.wait_for()
+            page.wait_for_timeout(3000)  # wait for fonts and thumbnails
+            shot = page.locator(".jp-NotebookPanel").screenshot()
+        finally:
+            server.terminate()
+            server.wait()
+    Image.open(io.BytesIO(shot)).convert("RGB").save(file, quality=80, method=6)
+    print(file, file.stat().st_size)
+
+
 def main() -> None:
     """Take the requested screenshots."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -300,13 +344,16 @@ def main() -> None:
     parser.add_argument("--panels", action="store_true", help="write pictures of parts of the page to docs/")
     parser.add_argument("--spots", action="store_true", help="write docs/spots.webp")
     parser.add_argument("--static", type=Path, metavar="PHOTOGRAPH", help="write docs/static.webp")
+    parser.add_argument("--notebook", action="store_true", help="write docs/notebook.webp")
     parser.add_argument("--preview", action="store_true", help="write the picture of link previews")
     args = parser.parse_args()
-    address = "" if args.static or args.spots else serve()
+    address = "" if args.static or args.spots or args.notebook else serve()
     with sync_playwright() as playwright:
         browser = launch_browser(playwright)
         if args.static:
             shoot_static(browser, args.static, ROOT / "docs" / "static.webp")
+        elif args.notebook:
+            shoot_notebook(browser, ROOT / "docs" / "notebook.webp")
         elif args.spots:
             shoot_spots(browser, ROOT / "docs" / "spots.webp")
         elif args.own:
