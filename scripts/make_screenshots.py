@@ -323,7 +323,8 @@ def shoot_notebook(browser: Browser, file: Path) -> None:
             page.wait_for_function("document.querySelector('#jp-main-statusbar')?.textContent.includes('| Idle')")
             page.evaluate("void jupyterapp.commands.execute('application:toggle-left-area')")
             page.evaluate("void jupyterapp.commands.execute('notebook:run-all-cells')")
-            page.frame_locator(".jp-OutputArea iframe").locator(".vv-wall canvas").first.wait_for()
+            page.frame_locator(".jp-OutputArea iframe").get_by_text("12 layers").wait_for()
+            page.add_style_tag(content="[data-mime-type$=stderr], .Toastify { display: none }")
             page.wait_for_timeout(3000)  # wait for fonts and thumbnails
             shot = page.locator(".jp-NotebookPanel").screenshot()
         finally:
