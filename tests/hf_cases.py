@@ -75,7 +75,8 @@ class Case:
         torch.manual_seed(20261121)
         settings = self.settings | changes
         if self.whole:
-            settings = {"vision_config": settings, "text_config": TEXT}
+            text = TEXT | ({"hidden_size": settings["hidden_size"]} if self.family == "Tipsv2" else {})
+            settings = {"vision_config": settings, "text_config": text}
         labels = {"num_labels": CLASSES} if self.read is logits else {}
         model = getattr(hf, self.family + self.kind)(self.config(**settings, **labels, attn_implementation="eager"))
         with torch.no_grad():
@@ -85,8 +86,9 @@ class Case:
 
     def run(self, model: torch.nn.Module, images: Tensor) -> Any:
         part = getattr(model, self.tower) if self.tower else model
-        # DINO's models interpolate their positions by default.
-        more: dict[str, Any] = {} if self.family.lower().startswith("dino") else {"interpolate_pos_encoding": True}
+        # DINO's and TIPSv2's models interpolate their positions by default.
+        always = self.family.lower().startswith(("dino", "tips"))
+        more: dict[str, Any] = {} if always else {"interpolate_pos_encoding": True}
         if self.family in ("Yolos", "DPT", "MLCDVision", "Aimv2Vision", "Aimv2"):
             more = {}  # they interpolate always, or never
         if self.family.startswith("Siglip2"):
@@ -157,6 +159,9 @@ if MAJOR > 4:
             "Aimv2Vision", "Model", AIMV2 | {"qkv_bias": True, "mlp_bias": True, "hidden_act": "relu"}, pooled
         ),
         "SigLIP2": Case("Siglip2Vision", "Model", NAFLEX, pooled),
+        "TIPSv2": Case("Tipsv2Vision", "Model", DINOV2 | REGISTERS, pooled),
+        "TIPSv2-gated": Case("Tipsv2Vision", "Model", DINOV2 | REGISTERS | {"use_swiglu_ffn": True}, pooled),
+        "TIPSv2-whole": Case("Tipsv2", "Model", DINOV2, pooled, True, TOWER),
         "BLIP-whole": Case("Blip", "Model", SIZES, first, True, TOWER),
         "AIMv2-whole": Case("Aimv2", "Model", AIMV2, pooled, True, TOWER),
         "SigLIP2-whole": Case("Siglip2", "Model", NAFLEX, pooled, True, TOWER),

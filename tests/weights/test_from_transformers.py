@@ -178,6 +178,7 @@ def test_defaults_match_transformers() -> None:
         (ours_of.BEIT_DEFAULTS, hf.Data2VecVisionConfig()),
         (without_registers, hf.Dinov2Config()),
         (ours_of.DINOV2_DEFAULTS, hf.Dinov2WithRegistersConfig()),
+        (ours_of.TIPSV2_DEFAULTS, hf.Tipsv2VisionConfig()),
         (ours_of.DINOV3_DEFAULTS, hf.DINOv3ViTConfig()),
         (ours_of.CLIP_DEFAULTS, hf.CLIPVisionConfig()),
         (ours_of.SIGLIP_DEFAULTS, hf.SiglipVisionConfig()),

@@ -40,6 +40,8 @@ MSN_DEFAULTS = VIT_DEFAULTS | {"layer_norm_eps": 1e-6}
 DINOV2_DEFAULTS: dict[str, Any] = {"hidden_act": "gelu", "layer_norm_eps": 1e-6, "num_channels": 3, "qkv_bias": True}
 DINOV2_DEFAULTS |= {"layerscale_value": 1.0, "use_swiglu_ffn": False}
 DINOV2_DEFAULTS |= {"num_register_tokens": 4}  # with registers only
+TIPSV2_DEFAULTS = DINOV2_DEFAULTS | {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
+TIPSV2_DEFAULTS |= {"image_size": 448, "patch_size": 14, "mlp_ratio": 4, "num_register_tokens": 1}
 DINOV3_DEFAULTS = _DEFAULTS | {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536}
 DINOV3_DEFAULTS |= {"layer_norm_eps": 1e-5, "rope_theta": 100.0, "layerscale_value": 1.0, "num_register_tokens": 0}
 DINOV3_DEFAULTS |= dict.fromkeys(("query_bias", "value_bias", "proj_bias", "mlp_bias"), True)
@@ -546,6 +548,17 @@ FAMILIES: dict[str, Family] = {
         models=("Dinov2WithRegistersModel", "Dinov2WithRegistersBackbone"),
         fields=_DINOV2.fields | {"registers": _get("num_register_tokens"), "table": {"antialias": True}},
     ),
+    # DINOv2 with registers, the first of which is a second class token.
+    **dict.fromkeys(
+        ("tipsv2", "tipsv2_vision_model"),
+        replace(
+            _DINOV2, name="TIPSv2", models=("Tipsv2VisionModel", "Tipsv2VisionBackbone"), classifiers=(),
+            whole="Tipsv2Model", naming=naming.TIPSV2, needed=(), defaults=TIPSV2_DEFAULTS,
+            fields=_DINOV2.fields | {
+                "registers": _get("num_register_tokens"), "table": {"mode": "bilinear", "antialias": True},
+            },
+        ),
+    ),
     # Siméoni et al. 2025, "DINOv3". Positions have no weights, so no grid needs interpolation.
     "dinov3_vit": Family(
         name="DINOv3", models=("DINOv3ViTModel", "DINOv3ViTBackbone"), defaults=DINOV3_DEFAULTS, naming=naming.DINOV3,
@@ -612,7 +625,6 @@ REFUSED: dict[str, str] = {
     "dinat": "each of its patches attends to a neighbourhood of its own",
     "pixio": "its features are the mean over several class tokens",
     "timesformer": "its attention over space and its attention over time are separate",
-    "tipsv2_vision_model": "it is a DINOv2 with two class tokens, whose names are not known yet",
     "altclip": "only its vision tower is supported; save it alone, model.vision_model.save_pretrained(folder)",
     "vit_hybrid": "its patches come from a ResNet",
     "dinov3_convnext": "it is a convolutional network without attention",

@@ -335,6 +335,14 @@ TIMM = Naming(  # also covers facebookresearch's names, which differ slightly
     free_biases=True,
 )
 
+TIPSV2 = replace(  # transformers saves it in the names of its authors
+    TIMM,
+    library="transformers'",
+    family="TIPSv2",
+    bases=("vision_encoder.",),
+    unread={**TIMM.unread, r"text_encoder\.|temperature$": ""},
+)
+
 VIT = Naming(
     library="transformers'",
     names={
