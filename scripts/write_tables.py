@@ -15,7 +15,7 @@ from vitviz.attribution.target_specs import SPELLINGS
 from vitviz.attribution.targets import LISTED
 from vitviz.draw.colors import DIMMED, LEAST_FULL, LIT, SHADE
 from vitviz.evaluation.standings import Standings
-from vitviz.formatting import CERTAINTY, FEW_CLASSES, PERHAPS, PROBABLE_ABOVE, UNKNOWN_BELOW
+from vitviz.formatting import CERTAINTY, FEW_CLASSES, HEADINGS, PERHAPS, PROBABLE_ABOVE, UNKNOWN_BELOW
 from vitviz.heatmap import FAR, FEW, OWN_QUANTILE
 from vitviz.resources import DEFAULT
 from vitviz.server.endpoints import Endpoints
@@ -140,7 +140,8 @@ def constants() -> str:
         "SHADE": list(SHADE),
         "UNKNOWN_BELOW": UNKNOWN_BELOW,
     }
-    texts = {f"certainty-{key}": text for key, text in CERTAINTY.items()}
+    tables = {"certainty": CERTAINTY, "heading": HEADINGS}
+    texts = {f"{name}-{key}": text for name, table in tables.items() for key, text in table.items()}
     return json.dumps({**numbers, "TEXTS": texts}, indent=2) + "\n"
 
 

@@ -97,6 +97,16 @@ CERTAINTY = {
 }
 """How a prediction is said, by the certainty of it; the page has the same texts under these keys."""
 
+HEADINGS = {
+    "unmeasured": "It says",
+    "certain": "It says",
+    "probable": "Probably",
+    "group": "Some kind of {0} ({1}); the closest is",
+    "unsure": "Not sure, perhaps",
+    "unknown": "Perhaps nothing it knows; the closest is",
+}
+"""The words above a list of classes with their probabilities, by the certainty of the first."""
+
 
 def certainty(
     probability: float, sure_above: float | None = None, group: object | None = None, known: bool = True

@@ -44,7 +44,7 @@ from running import (
 )
 
 from vitviz.attribution.registry import METHODS
-from vitviz.formatting import percent
+from vitviz.formatting import HEADINGS, certainty, percent
 from vitviz.server.menu import Menu
 from vitviz.settings import Settings
 from vitviz.view import View
@@ -366,7 +366,10 @@ def expect_text(page: Browser, view: View) -> None:
         expect(threshold).to_be_hidden()
     else:
         expect(threshold).to_contain_text(f"The best match is below {percent(view.sure_above, 2)}.")
-    expect(page.locator(".vv-predictions h2")).to_have_text("It says" if sure else text)
+    group = view.group()
+    heading = HEADINGS[certainty(probability, view.sure_above, group, view.known is not False)]
+    named = (group[0], percent(group[1])) if group else ()
+    expect(page.locator(".vv-predictions h2")).to_have_text(heading.format(*named))
 
 
 @pytest.mark.tier("all")

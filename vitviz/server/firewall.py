@@ -200,7 +200,7 @@ class Firewall:
             most = JSON_BYTES + MAX_PHOTO_BYTES * 4 // 3  # in base64
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length[:20]) > most:
-            text = "Expected a request of at most {0} MB. Send less."
+            text = "This is more than {0} MB. Send a smaller file."
             raise Refused(413, Phrase("request-too-large", text, f"{most / 10**6:.1f}"))
         return int(length)
 

@@ -42,8 +42,7 @@ class Example:
         if not right & {name for label in view.labels for name in synonyms(label)}:
             if view.known is False:
                 return ""
-            text = "None of this model's classes fits this example, so it shows the best match."
-            return Phrase("no-class-fits", text)
+            return Phrase("no-class-fits", "None of this model's classes fits this example.")
         if not right & synonyms(view.predictions(1)[0][0]):
             return Phrase("example-wrong", "The model gets this example wrong. {0}.", self.label)
         return ""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitviz.draw.colors import shades
-from vitviz.formatting import certainty, output
+from vitviz.formatting import HEADINGS, certainty, output, percent
 from vitviz.heatmap import Heatmap
 from vitviz.outputs import REGRESSION, SINGLE
 from vitviz.web import bundle
@@ -104,9 +104,11 @@ def _heading(scene: Scene) -> str:
     if not scene.predictions:
         return ""
     view = scene.view
-    sure = certainty(scene.predictions[0][1], view.sure_above, view.group(), view.known is not False)
-    plain = view.model.problem_type == SINGLE and sure in ("certain", "unmeasured")
-    return _text("it-says") if plain else scene.summary
+    if view.model.problem_type != SINGLE:
+        return scene.summary
+    group = view.group()
+    sure = certainty(scene.predictions[0][1], view.sure_above, group, view.known is not False)
+    return HEADINGS[sure].format(*(group[0], percent(group[1])) if group else ())
 
 
 def _row(scene: Scene, label: str, share: float, _index: int) -> str:

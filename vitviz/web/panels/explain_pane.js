@@ -103,7 +103,8 @@ export class MapPane {
     this.pane.label({ title: translated(name), name, answer: scene.said,
       low: !scale ? '' : heatmap.signed ? unit(scale.vmin) : tr('less'),
       high: !scale ? '' : heatmap.signed ? unit(scale.vmax) : tr('more-light'),
-      unit: heatmap?.signed ? heatmap.ends ?? tr('opposes-supports') : '' });
+      unit: heatmap?.signed ? heatmap.ends ?? tr('opposes-supports') : '',
+      most: heatmap?.signed && scale?.clipped ? unit(scale.most) : '' });
     write(find(this.pane.element, '.vv-of'), named ? pictureWords(scene.manifest) : '');
   }
 

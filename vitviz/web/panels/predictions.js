@@ -39,10 +39,10 @@ export class Predictions extends Panel {
   show({ manifest, source }) {
     const { predictions, labels, sureAbove, group, known, caveat, zeroShot } = manifest;
     const single = manifest.problemType === 'single_label_classification';
-    const best = predictions[0]?.[1] ?? 1;
-    const sure = single ? certainty(best, sureAbove, group, known !== false) : 'certain';
-    const unsure = ['probable', 'group', 'unsure'].includes(sure);
-    const heading = !single || sure === 'unknown' || unsure ? describe(manifest) : tr('it-says');
+    const sure = certainty(predictions[0]?.[1] ?? 1, sureAbove, group, known !== false);
+    const unsure = single && ['probable', 'group', 'unsure'].includes(sure);
+    const heading = single
+      ? tr(`heading-${sure}`, ...(group ? [named(group[0]), percent(group[1])] : [])) : describe(manifest);
     this.showText('h2', predictions.length ? heading : caveat && tr('no-predictions'));
     const numbers = aligned(predictions.map(([, share]) => outputs(manifest)(share)));
     this.find('ol').replaceChildren(...predictions.map(([label, share], place) => (
