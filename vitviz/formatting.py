@@ -198,11 +198,13 @@ def describe_prediction(
 def number(value: float, unit: str = "", step: float | None = None) -> str:
     """Format a number with three significant digits, or with enough digits to distinguish multiples of `step`.
 
-    The unit "attention" is a share: two digits and a percent sign.
+    The unit "attention" is a share: two digits and a percent sign. NaN becomes a dash.
 
     >>> number(0.034, "attention"), number(-1234.0), number(0.5, step=0.25), number(1.2e-7)
     ('3.4 %', '−1234', '0.5', '1.2e−07')
     """
+    if math.isnan(value):
+        return DASH
     if unit == "attention":
         return percent(value, 2) if step is None else f"{number(100 * value, step=100 * step)} %"
     size, most = (abs(value), 6) if step is None else (abs(step), 10)

@@ -21,6 +21,7 @@ from vitviz.errors import VitvizError
 from vitviz.formatting import describe_bytes
 
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # no space, a limit of the size of a file, a quota
+ESCAPED = "backslashreplace"  # error handler for what UTF-8 cannot encode
 PROBE = 1 << 20  # bytes that are written to find out whether a disk is full
 _UNREADABLE = (
     OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error
@@ -77,8 +78,11 @@ def replacing(path: str | os.PathLike[str], *, folder: bool = False, needed: int
 
 
 def write(path: str | os.PathLike[str], content: str | bytes | Callable[[Path], object]) -> None:
-    """Write a file with `replacing`: text as UTF-8, bytes, or what a function writes to the path that it gets."""
-    data = content.encode() if isinstance(content, str) else content
+    """Write a file with `replacing`: text as UTF-8, bytes, or what a function writes to the path that it gets.
+
+    Bytes of file names that are not UTF-8 become escapes, as on a terminal.
+    """
+    data = content.encode(errors=ESCAPED) if isinstance(content, str) else content
     with replacing(path, needed=len(data) if isinstance(data, bytes) else None) as beside:
         if isinstance(data, bytes):
             beside.write_bytes(data)

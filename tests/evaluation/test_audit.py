@@ -128,6 +128,11 @@ def test_masks_are_proposed_given_or_refused(photos: Path) -> None:
     record = next(record for record in result.records if record["image"] == "ox/1.png")
     assert "foreground" not in record
     assert "No usable mask: 1 photograph." in result.describe()
+    settings = {"masks": masks, "out": photos.parent / "records.jsonl", **FAST}
+    audit(vit, photos, **settings)
+    Image.new("L", (30, 18), 255).save(masks / "ox" / "1.png")
+    with pytest.raises(EvaluationError, match="masks was"):  # records belong to the masks before
+        audit(vit, photos, **settings)
 
 
 def test_repeated_patches_are_those_of_a_tag() -> None:
@@ -137,7 +142,8 @@ def test_repeated_patches_are_those_of_a_tag() -> None:
     expected = np.zeros((4, 5), bool)
     expected[2:, :3] = True
     first, second, plain = photos
-    assert (repeated(first, [plain, second + 0.01, first[..., :10]], (4, 5)) == expected).all()
+    copy = first + 0.02  # the same photograph, saved again
+    assert (repeated(first, [plain, second + 0.01, first[..., :10], copy], (4, 5)) == expected).all()
     assert not repeated(plain, [first, second], (4, 5)).any()
 
 
@@ -258,7 +264,10 @@ def test_confidence_intervals_match_known_values() -> None:
     assert mean.value == 1.5
     assert mean.low < 1.0 < 2.0 < mean.high
     assert np.isnan(wilson(0, 0).value)
-    assert np.isnan(bootstrap_mean([]).low)
+    assert np.isnan(bootstrap_mean([]).value)
+    single = bootstrap_mean([2.0])
+    assert single.value == 2.0
+    assert np.isnan([single.low, single.high]).all()  # one photograph has no interval
 
 
 def test_tables_have_one_row_per_photograph(photos: Path, tmp_path: Path) -> None:
@@ -281,12 +290,13 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     corner = base64.b64encode(bytes((0, 0, 0, 255))).decode()
     records = []
     for index in range(12):
-        name = f"{index} <b>.png"
+        name = (f"{index} <b>" if index else os.fsdecode(b"0 <b> \xff")) + ".png"  # a name that is not UTF-8
         data_files.photo(root / "photos" / name, 40, 30, seed=index)
         odd = {"map": corner} if index % 2 else {}
         records.append(record(index % 2, image=name, background=index / 20, **odd))
     records[0].pop("foreground")
     result = replace(made(*records), folder=str(root / "photos"))
+    result.save(root / "table.csv")
     write_audit(root / "report.html", result, model().pretrained.preprocess, model="a model & more")
     return root / "report.html"
 
@@ -298,6 +308,9 @@ def test_report_loads_no_other_file(report: Path) -> None:
     assert "<b>" not in text
     assert text.count('class="rp-tile"') == 12
     assert "no usable mask" in text
+    assert r'title="0 &lt;b&gt; \udcff.png"' in text
+    assert r"0 <b> \udcff.png" in (report.parent / "table.csv").read_text(encoding="utf-8")
+    assert "vitviz app --model &#x27;a model &amp; more&#x27;" in text
 
 
 def test_report_sorts_filters_and_opens_photographs(report: Path, browser: Browser) -> None:

@@ -19,6 +19,7 @@ from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.compare import Comparison, compare
 from vitviz.export.compare_report import write_comparison
 from vitviz.images.decoding import decode
+from vitviz.images.folders import DataError
 from vitviz.model.ops import Record
 from vitviz.model.vit import Pretrained, ViT
 
@@ -123,6 +124,7 @@ def test_predictions_maps_and_distances_are_those_of_each_model(photos: Path) ->
     same = compare(before, before, photos, method="rollout", progress=False)
     assert not same.flips
     assert same.scale == 1.0
+    assert "No head changed." in same.describe()
     assert all(head.distances[0] == head.distances[1] for head in same.heads)
 
 
@@ -130,6 +132,12 @@ def test_models_with_different_numbers_of_layers_are_compared_without_heads(phot
     found = compare(model(), model(1, depth=2), photos, method="rollout", progress=False)
     assert found.heads == ()
     assert "one model has 3 layers" in found.describe()
+    larger = compare(model(), model(1, image_size=(28, 30)), photos, method="rollout", progress=False)
+    assert "different numbers of tokens" in larger.describe()
+    assert {row[2] for row in larger.cells()[1:]} == {"–"}
+    (photos / "broken.png").write_bytes(b"")
+    with pytest.raises(DataError, match=r"photos/broken\.png"):
+        compare(model(), model(1), photos, progress=False)
     vit = windowed.small(classes=3)
     vit.pretrained = Pretrained(name="tiny", preprocess=model().pretrained.preprocess, labels=("ox", "ball", "church"))
     with pytest.raises(EvaluationError, match="windows"):

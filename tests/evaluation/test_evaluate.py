@@ -35,7 +35,7 @@ from vitviz.evaluation.records import append, opened, processes, read
 from vitviz.evaluation.table import COLUMNS, ENOUGH, REMOVAL, Evaluation, tabulate
 from vitviz.explorer import Explorer
 from vitviz.images.decoding import decode
-from vitviz.images.folders import DataError
+from vitviz.images.folders import DataError, list_images
 from vitviz.model.vit import ViT
 from vitviz.weights.checkpoint import fingerprint, save
 from vitviz.writing import WritingError
@@ -306,6 +306,12 @@ def test_files_with_other_settings_are_refused(photos: Path, tmp_path: Path) -> 
     with pytest.raises(EvaluationError, match="weights"):
         evaluate(model(seed=1), photos, "rollout", **same)
     assert out.read_bytes() == before
+    out.write_bytes(before * 2)  # files of two machines, joined
+    evaluate(model(), photos, "rollout", **same)
+    assert out.read_bytes() == before
+    out.write_bytes(before + before.replace(b'"seed": 0', b'"seed": 7'))
+    with pytest.raises(EvaluationError, match="seed was 7 and is 0"):
+        evaluate(model(), photos, "rollout", **same)
 
 
 def test_other_files_are_refused_unchanged(photos: Path, tmp_path: Path) -> None:
@@ -322,6 +328,14 @@ def test_other_files_are_refused_unchanged(photos: Path, tmp_path: Path) -> None
         out.write_text("\n".join([*valid[:2], invalid, *valid[3:]]) + "\n")
         evaluate(model(), photos, "rollout", limit=2, out=out, **FAST)  # computes the row again
         assert len(out.read_text().splitlines()) == len(valid)
+
+
+def test_links_to_folders_are_followed_without_circles(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "ox").symlink_to(photos / "ox")
+    (photos / "ox" / "circle").symlink_to(photos / "ox")
+    names = [path.name for path in list_images(tmp_path / "linked")]
+    assert names == sorted(path.name for path in (photos / "ox").glob("*.png"))
 
 
 def test_photographs_without_labels_are_explained_for_the_predicted_class(photos: Path, tmp_path: Path) -> None:
@@ -354,6 +368,8 @@ def test_photographs_without_labels_are_explained_for_the_predicted_class(photos
         (EvaluationError, "options", {"options": {"rollout": {"discard": np.float32(0.1)}}}),
         (EvaluationError, "limit", {"limit": 0}),
         (EvaluationError, "target", {"target": "wrong"}),
+        (EvaluationError, "seed", {"seed": -1}),
+        (EvaluationError, "methods", {"methods": 3}),
     ],
 )
 def test_invalid_evaluate_arguments_are_refused(
@@ -388,7 +404,7 @@ def test_table_sorts_methods_by_gain() -> None:
     assert [row["method"] for row in table] == ["legrad", "gae", "random", "rollout"]
     assert float(table[1]["gain_error"]) == pytest.approx(0.1)
     assert table[2]["seconds"] == ""
-    assert len({len(line) for line in result.table().splitlines()[2:]}) == 1  # aligned
+    assert len({len(line) for line in result.table().splitlines()[-7:-2]}) == 1  # aligned
     assert "±" not in tabulate(["a"], ["rollout"], records, {}).markdown().splitlines()[2]  # no error for one image
 
 

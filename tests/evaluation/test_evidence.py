@@ -152,6 +152,9 @@ def test_sentences() -> None:
         " So do 2 further disjoint sets, of 2 and 2 patches (not yet minimal). Without these 2 patches, the others say "
         "dog instead of cat, which has 20 % (not yet minimal)."
     )
+    single = replace(kept, patches=((0, 1),))
+    words = Evidence(keep=None, grid=GRID, sets=(kept, single), **whole).describe()
+    assert words.endswith(" So does 1 further disjoint set, of 1 patch (not yet minimal).")
     model, images = case(8)
     words = evidence(model, images, keep=0.9 * float(run(model, images, SUBSETS[-1:]).max())).describe()
     assert "no patch can be left out." in words

@@ -42,9 +42,12 @@ def interval(samples: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def bootstrap_mean(values: Sequence[float] | NDArray[np.float64], seed: int = 0) -> Estimate:
-    """Return the mean of values, one per image (n,), with its confidence interval; NaN without values."""
+    """Return the mean of values, one per image (n,), with its confidence interval.
+
+    The mean of no value is NaN, as are the bounds for fewer than two values.
+    """
     array = np.array(values, float)
-    if not len(array):
-        return Estimate(np.nan, np.nan, np.nan)
+    if len(array) < 2:
+        return Estimate(float(array.mean()) if len(array) else np.nan, np.nan, np.nan)
     samples = array[resample(len(array), np.random.default_rng(seed))].mean(1)
     return Estimate(float(array.mean()), *interval(samples))

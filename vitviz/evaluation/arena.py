@@ -23,6 +23,7 @@ from vitviz.evaluation.tasks import (
     mosaics,
     plain_photographs,
 )
+from vitviz.fields import check_arguments
 from vitviz.model.vit import ViT
 from vitviz.weights.captured_vit import CapturedViT
 
@@ -32,10 +33,11 @@ NO_FEATURES = "a linear probe needs features, which are unknown for captured mod
 TOO_SLOW = "it takes more than {0:.0f} forward passes; name it among the methods to include it"
 
 
+@check_arguments(EvaluationError)
 def arena(
     model: ViT,
     folder: str | os.PathLike[str],
-    methods: Sequence[str] | None = None,
+    methods: str | Sequence[str] | None = None,
     *,
     limit: int = LIMIT,
     seed: int = SEED,
@@ -78,7 +80,9 @@ def arena(
     """
     strict = methods is not None
     names = (
-        [name for name, method in METHODS.items() if not method.slow] if methods is None else [*dict.fromkeys(methods)]
+        [name for name, method in METHODS.items() if not method.slow]
+        if methods is None
+        else [*dict.fromkeys([methods] if isinstance(methods, str) else methods)]
     )
     for name in names:
         method_named(name)

@@ -27,10 +27,11 @@ from vitviz.analysis.pca_basis import fit_pca
 from vitviz.attribution.baselines import gaussian
 from vitviz.attribution.registry import attribute, method_named
 from vitviz.evaluation import EvaluationError, check_classifies
-from vitviz.evaluation.audit_table import GRAY, PARTS, Audit
+from vitviz.evaluation.audit_table import GRAY, MAX_COVERED, MIN_COVERED, PARTS, Audit
 from vitviz.evaluation.localization import Mask
 from vitviz.evaluation.masking import MaskedModel
 from vitviz.evaluation.runs import Maps, Measure, Stage, Subject, run
+from vitviz.fields import check_arguments
 from vitviz.images.decoding import decode
 from vitviz.images.folders import Batch, Labeled, batches, class_names, find_images, spread
 from vitviz.images.geometry import Geometry
@@ -47,7 +48,6 @@ KIND = "audit 3"
 """Task of the records; its number counts their formats."""
 PCA_PHOTOS = 24  # photographs to which the principal components of proposed masks are fitted
 HIDDEN = 0.2  # share of the patches to hide in the background, the most relevant ones first
-MIN_COVERED, MAX_COVERED = 0.05, 0.9  # a usable mask has a share of the patches between these
 
 SAME = 0.1  # patches count as copies up to this mean difference of normalised pixels (about 6 of 255 gray levels)
 
@@ -55,6 +55,7 @@ MaskOf = Callable[[Batch, AttentionTrace], Mask]
 """Return the mask (gh, gw) of a photograph from a batch of this photograph and its trace."""
 
 
+@check_arguments(EvaluationError)
 def audit(
     model: ViT,
     folder: str | os.PathLike[str],
@@ -100,7 +101,7 @@ def audit(
     settings = {
         "kind": KIND, "model": about.name, "weights": fingerprint(model), "preprocess": about.preprocess.to_dict(),
         "methods": list(names), "sets": sets, "seed": seed,
-        "masks": "given" if masks is not None else _named(sample, root),
+        "masks": _named(sample, root) if masks is None else _given(Path(masks), root),
     }  # fmt: skip
     auditor = _Auditor(model, names, sets, seed, class_names(about.labels, about.class_ids))
 
@@ -142,6 +143,20 @@ def _named(sample: Sequence[Labeled], root: Path) -> str:
     return f"proposed from {len(sample)} photographs: {zlib.crc32(os.fsencode(names)):08x}"
 
 
+def _given(masks: Path, root: Path) -> str:
+    """Return the setting that identifies the masks of all photographs of a folder, with a checksum of their files."""
+    places = [_mask_file(masks, root, path) for path, _ in spread(find_images(root), None)]
+    checksum = 0
+    for place in places:
+        checksum = zlib.crc32(place.read_bytes() if place.is_file() else b"", checksum)
+    return f"given: {checksum:08x}"
+
+
+def _mask_file(masks: Path, root: Path, path: Path) -> Path:
+    """Return the file of a photograph's mask."""
+    return (masks / path.relative_to(root)).with_suffix(".png")
+
+
 def _proposed(model: ViT, sample: Sequence[Labeled]) -> MaskOf:
     """Fit principal components to the photographs of `sample`, and return a function that proposes masks (gh, gw)."""
     about = check_classifies(model)
@@ -163,14 +178,15 @@ def repeated(images: Tensor, others: Sequence[Tensor], grid: tuple[int, int]) ->
 
     Args:
         images: (1, channels, H, W) normalised pixels.
-        others: other photographs; those of another size are ignored.
+        others: other photographs; those of another size and copies of the same photograph are ignored.
         grid: (gh, gw).
     """
     found = torch.zeros(1, *grid)
     for other in others:
         if other.shape == images.shape:
             difference = (images - other).abs().mean(1)  # (1, H, W)
-            found += F.adaptive_avg_pool2d(difference, grid) < SAME
+            same = F.adaptive_avg_pool2d(difference, grid) < SAME
+            found += same if same.float().mean() <= MAX_COVERED else 0  # not of a copy of the photograph
     return np.asarray(F.max_pool2d(found, 3, stride=1, padding=1)[0] > 0)
 
 
@@ -184,7 +200,7 @@ def _from_files(masks: Path, root: Path) -> MaskOf:
 
     def read(photo: Batch, trace: AttentionTrace) -> Mask:
         (path,), (geometry,) = photo.paths, photo.geometries
-        place = (masks / path.relative_to(root)).with_suffix(".png")
+        place = _mask_file(masks, root, path)
         pixels = np.asarray(decode(place).convert("L")) > 0
         if pixels.shape != geometry.image[::-1]:
             raise EvaluationError(

@@ -26,6 +26,7 @@ MARGIN = 0.1
 """For the verdict "background": maximum share of predictions that hiding the object changes beyond random patches."""
 Z = NormalDist().inv_cdf((1 + LEVEL) / 2)  # quantile of the normal distribution
 
+MIN_COVERED, MAX_COVERED = 0.05, 0.9  # a usable mask has a share of the patches between these
 GRAY = "gray"
 PARTS = ("foreground", "background", "trimmed", GRAY)
 """What the model sees of a photograph: see `MEANS`."""
@@ -49,7 +50,8 @@ MEANS = (
     "Trimmed: the same without the most relevant patches of the background, a fifth of all patches. Gray: the same for "
     "the whole photograph in shades of gray. Inside: "
     "the share of the map's positive relevance in the mask, with the 95 % bootstrap confidence interval. Covered: the "
-    "share of the patches in the mask, which is what “inside” would be for a map without information."
+    "share of the patches in the mask, which is what “inside” would be for a map without information. Usable: the "
+    f"number of photographs whose mask covers {percent(MIN_COVERED, 2)} to {percent(MAX_COVERED, 2)} of the patches."
 )
 MEANS_NOT = (
     "A verdict holds for this model, these photographs and these masks. It does not say that using the background or "
@@ -57,6 +59,8 @@ MEANS_NOT = (
     "cannot detect a shortcut that lies only on the object. Where masks miss the object, a verdict means nothing: "
     "check the outlines in the contact sheet."
 )
+TEXTS = (MEANS, "Verdict: " + " ".join(f"“{name}” means: {text}." for name, text in VERDICTS.items()), MEANS_NOT)
+"""Paragraphs above the table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +150,7 @@ class Audit:
 
     def table(self) -> str:
         """Return the summary, the explanation of the table, and the table, for a terminal."""
-        return "\n".join([self.describe(), "", MEANS, MEANS_NOT, "", text_table(self.cells(), left=2)])
+        return "\n".join([self.describe(), "", *TEXTS, "", text_table(self.cells(), left=2)])
 
     def columns(self) -> dict[str, list[Any]]:
         """Return columns with a value for each photograph, without maps and masks; `None` for missing values."""

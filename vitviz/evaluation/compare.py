@@ -24,8 +24,7 @@ from vitviz.evaluation.records import Record as Row
 from vitviz.evaluation.runs import Maps, Measure, Stage, Subject, run
 from vitviz.fields import check_arguments
 from vitviz.formatting import counted, number, text_table
-from vitviz.images.decoding import decode
-from vitviz.images.folders import find_images, spread
+from vitviz.images.folders import batches, find_images, spread
 from vitviz.model.ops import Record
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT, eval_mode
@@ -37,6 +36,10 @@ KIND = "compare"
 """Task of the records."""
 LISTED = 20  # number of heads in tables
 MIN_TOKENS = 3  # more are needed for an unbiased alignment
+FLIPS = (
+    "Photographs for which the two models predict different classes. The table does not say which prediction is right, "
+    "or why it changed: open the photographs."
+)
 COLUMNS = ("layer", "head", "change on same tokens", "change on own tokens", "distance before", "distance after")
 MEANS = (
     "The heads that changed most. The change is 1 minus the linear CKA (centered kernel alignment, Kornblith et al. "
@@ -90,6 +93,11 @@ class HeadChange:
     run: float
     distances: tuple[float, float]
 
+    @property
+    def change(self) -> float:
+        """Return the change on same tokens or, if it is NaN, on own tokens."""
+        return self.run if np.isnan(self.own) else self.own
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -129,9 +137,13 @@ class Comparison:
         words = [f"The prediction changed for {flipped} of {total}."]
         if self.incomparable:
             words.append(f"Heads are not compared: {self.incomparable}.")
-        elif changed := self.heads[:3]:
+        elif np.isnan(self.heads[0].run):
+            words.append("The changes of heads are unknown, because the models have different numbers of tokens.")
+        elif changed := [head for head in self.heads[:3] if head.change > 0]:
             named = ", ".join(f"{head.block + 1}.{head.head + 1}" for head in changed)
             words.append(f"The heads that changed most (layer.head): {named}.")
+        else:
+            words.append("No head changed.")
         return " ".join(words)
 
     def cells(self, listed: int | None = LISTED) -> list[list[str]]:
@@ -148,7 +160,7 @@ class Comparison:
             ["before", "after", "photographs"],
             *([before, after, str(count)] for before, after, count in self.flips),
         ]
-        parts = [self.describe(), *(["", text_table(flips, left=2)] if self.flips else [])]
+        parts = [self.describe(), *(["", FLIPS, "", text_table(flips, left=2)] if self.flips else [])]
         parts += [] if self.incomparable else ["", MEANS, MEANS_NOT, "", text_table(self.cells(), left=0)]
         return "\n".join(parts)
 
@@ -185,8 +197,7 @@ def compare(
     Raises:
         EvaluationError: if a model has no classes, has windows or is captured, for a limit below 1, or if `out` has
             other settings.
-        DataError: for a folder without images.
-        ImageError: if a photograph cannot be read.
+        DataError: for a folder without images or with broken images.
     """
     abouts = check_classifies(first), check_classifies(second)
     if not (first.removes_patches and second.removes_patches):
@@ -240,12 +251,10 @@ class _Pair(Subject):
 
 
 def _pairs(models: tuple[ViT, ViT], root: Path, keys: Sequence[str]) -> Iterator[_Pair]:
-    for key in keys:
-        image, pixels = decode(root / key), list[Tensor]()
-        for model in models:
-            weight = next(model.parameters())
-            given = torch.from_numpy(check_classifies(model).preprocess(image).pixels)[None]
-            pixels.append(given.to(weight.device, weight.dtype))
+    files = [(root / key, 0) for key in keys]
+    loaded = (batches(files, check_classifies(model).preprocess, 1) for model in models)
+    for key, *both in zip(keys, *loaded, strict=True):
+        pixels = [batch.images.to(next(model.parameters())) for model, batch in zip(models, both, strict=True)]
         with torch.no_grad():
             traces = [model.trace(each) for model, each in zip(models, pixels, strict=True)]
         assert traces[0].logits is not None  # checked: a classifier
@@ -324,7 +333,7 @@ def _alignment(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _changes(records: Sequence[Row]) -> tuple[HeadChange, ...]:
-    """Return all heads, the most changed first: by the change on same tokens or, if it is NaN, on own tokens."""
+    """Return all heads, the most changed first."""
     distances = np.mean([record["distances"] for record in records], axis=0)  # (2, L, H)
     run, own = (_mean_change(records, other, distances.shape[1:]) for other in "bc")
     heads = [
@@ -334,7 +343,7 @@ def _changes(records: Sequence[Row]) -> tuple[HeadChange, ...]:
         )
         for block, head in np.ndindex(run.shape)
     ]  # fmt: skip
-    return tuple(sorted(heads, key=lambda head: -(head.run if np.isnan(head.own) else head.own)))
+    return tuple(sorted(heads, key=lambda head: -head.change))
 
 
 def _mean_change(records: Sequence[Row], other: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
@@ -343,7 +352,8 @@ def _mean_change(records: Sequence[Row], other: str, shape: tuple[int, ...]) -> 
     if not found:
         return np.full(shape, np.nan)
     both, first, second = (np.mean([each[pair] for each in found], axis=0) for pair in (f"a{other}", "aa", other * 2))
-    return np.asarray(1.0 - both / np.sqrt(np.maximum(first * second, 1e-300)))
+    changes = 1.0 - both / np.sqrt(np.maximum(first * second, 1e-300))
+    return np.asarray(changes.round(12)) + 0.0  # rounding errors are no change; + 0.0 turns -0.0 into 0.0
 
 
 def _outputs(model: ViT, trace: Trace) -> Tensor:

@@ -13,14 +13,17 @@ import numpy as np
 
 from vitviz.analysis.interventions import Drop
 from vitviz.attribution.registry import METHODS, method_named
+from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.faithfulness import RANDOM, SEED, STEPS, faithfulness
 from vitviz.evaluation.photographs import Aim, open_photographs
 from vitviz.evaluation.records import Record
 from vitviz.evaluation.runs import CHANCE, Maps, Measure, Subject, run
 from vitviz.evaluation.table import REMOVAL, Evaluation, tabulate
+from vitviz.fields import check_arguments
 from vitviz.model.vit import ViT
 
 
+@check_arguments(EvaluationError)
 def evaluate(
     model: ViT,
     folder: str | os.PathLike[str],

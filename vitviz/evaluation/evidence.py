@@ -121,7 +121,8 @@ class Evidence:
         if further := self.sets[1:]:
             sizes = " and ".join(str(len(found.patches)) for found in further)
             open_sets = "" if all(found.minimal for found in further) else f" ({NOT_MINIMAL})"
-            words.append(f"So do {counted(len(further), 'further disjoint set')}, of {sizes} patches{open_sets}.")
+            so, patches = "does" if len(further) == 1 else "do", "patch" if sizes == "1" else "patches"
+            words.append(f"So {so} {counted(len(further), 'further disjoint set')}, of {sizes} {patches}{open_sets}.")
         if self.change is not None:
             words.append(_describe_change(self.change, self))
         return " ".join(words)
@@ -272,8 +273,8 @@ def _rule(
         )
     if len(images) != 1 or sets < 1:
         raise EvaluationError(
-            f"Expected one image and at least one set, got {counted(len(images), 'image')} and {sets}. Search for each "
-            "image separately."
+            f"Expected one image and sets of at least 1, got {counted(len(images), 'image')} and {sets}. Search "
+            "for each image separately, for at least one set."
         )
     masked = MaskedModel(model, images, features=reads_features(model, target))
     whole = masked.unmasked()  # (1, C)
@@ -282,7 +283,7 @@ def _rule(
     if resolved.reading_scale != "probability" or not 0.0 < (0.5 if keep is None else keep) <= 1.0:
         raise EvaluationError(
             f"Expected a target with a probability, and keep above 0 and up to 1, got a {resolved.reading_scale} and "
-            f"{keep}. Choose a class."
+            f"{keep}. Choose a class and such a probability."
         )
     rule = _Rule(masked, resolved, keep)
     if not rule.keeps(whole).all():

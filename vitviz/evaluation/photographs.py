@@ -98,16 +98,18 @@ def open_photographs(
         target: the class to explain; by default "true" if there are photographs in subfolders.
         baseline: replacement of removed patches; by default the usual one of the model.
         options: options of methods by name.
-        choice: further settings on which rows depend.
+        choice: further settings on which rows depend, with a seed.
 
     Raises:
-        EvaluationError: if the model has no classes, or a setting cannot be written to a file.
+        EvaluationError: if the model has no classes, the seed is invalid, or a setting cannot be written to a file.
         DataError: for a folder without images.
         ExplainError: if a method or an option does not exist.
     """
     if target not in (None, *get_args(Aim)):
         raise EvaluationError(f"Expected target as true or predicted, got {target!r}. Choose one.")
     files, target = _find(folder, check_classifies(model), target)
+    if not 0 <= choice["seed"] < 2**32:
+        raise EvaluationError(f"Expected a seed from 0 to {2**32 - 1}, got {choice['seed']}. Change it.")
     choice = {"target": target, "baseline": baseline or usual_baseline(model), **choice}
     return Photographs(model, folder, spread(files, None), target, _settings(model, choice, options or {}))
 

@@ -44,7 +44,9 @@ def read(path: Path, settings: Mapping[str, Any]) -> dict[Key, Record]:
         raise EvaluationError(
             f"Expected {str(path)!r} to be a file of records to continue, got something else. Name another file."
         )
-    saved, current = first["settings"], json.loads(json.dumps(settings))
+    current = json.loads(json.dumps(settings))
+    headers = [row["settings"] for row in (first, *rows) if isinstance(row.get("settings"), dict)]  # several, if joined
+    saved = next((other for other in headers if other != current), current)
     if different := [name for name in sorted({*saved, *current}) if saved.get(name) != current.get(name)]:
         changes = "; ".join(f"{name} was {saved.get(name)!r} and is {current.get(name)!r}" for name in different)
         raise EvaluationError(

@@ -26,6 +26,9 @@ from vitviz.writing import csv_text, write
 FORMAT = "vitviz arena 1"
 FASTER = 1.5
 """Minimum ratio of the computing times of two methods for which the summary calls one of them faster."""
+MIN_COMPARED = 6
+"""Minimum number of photographs for naming the best method: with five, one of two equally good methods is better on all
+photographs in 2 x 0.5^5 = 6 % of the cases."""
 MIN_IMAGES = 3
 """Minimum number of images for a task to count in the score."""
 
@@ -111,10 +114,13 @@ class Standings:
     def describe(self) -> str:
         """Return a summary: the best method, and which others are not significantly worse."""
         best, *others = self.rows
+        photographs = counted(self.photographs, "photograph")
+        if self.photographs < MIN_COMPARED:
+            return f"On {photographs}, no method can be named the best. Take at least {MIN_COMPARED}."
         equal = [row for row in others if row.as_good]
         cost = best.numbers.get("passes", np.nan)
         faster = [row for row in equal if cost >= FASTER * row.numbers.get("passes", np.inf)]
-        text = f"Best method for this model on {counted(self.photographs, 'photograph')}: {best.method}."
+        text = f"Best method for this model on {photographs}: {best.method}."
         if faster:
             row = min(faster, key=lambda row: row.numbers["passes"])
             ratio = cost / row.numbers["passes"]
@@ -137,17 +143,19 @@ class Standings:
 
     def markdown(self) -> str:
         """Return four paragraphs of Markdown: what the table means, the table, its columns, and the summary."""
-        about = [f"- {column}: {self._about(column)}" for column in self.columns]
-        about += [f"- left out: {name} ({why})" for name, why in self.left_out.items()]
+        notes = "\n".join(f"- {note}" for note in self._notes())
         agreement = f"Mean Kendall's tau between this ranking and those of bootstrap samples: {self.agreement:.2f}."
-        return "\n\n".join(
-            [MEANS, markdown_table(self._cells()), "\n".join(about), f"**{self.describe()}** {agreement}"]
-        )
+        return "\n\n".join([MEANS, markdown_table(self._cells()), notes, f"**{self.describe()}** {agreement}"])
 
     def table(self) -> str:
         """Return the explanation, the table and the summary, for a terminal."""
-        left = [f"Left out: {name} ({why})" for name, why in self.left_out.items()]
-        return "\n".join([MEANS.replace("**", ""), "", text_table(self._cells()), *left, "", self.describe()])
+        about = [MEANS.replace("**", ""), "", *self._notes()]
+        return "\n".join([*about, "", text_table(self._cells()), "", self.describe()])
+
+    def _notes(self) -> list[str]:
+        """Return what each column means, and what is left out."""
+        about = [f"{column}: {self._about(column)}" for column in self.columns]
+        return [*about, *(f"left out: {name} ({why})" for name, why in self.left_out.items())]
 
     def csv(self) -> str:
         """Return the table as CSV."""

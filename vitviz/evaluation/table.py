@@ -18,6 +18,12 @@ ENOUGH = 30
 """Minimum number of images for naming the best method: the relative uncertainty of a standard error is
 1 / sqrt(2 (n - 1)), 71 % for two images and 13 % for thirty."""
 
+MEANS = (
+    "**What this table means.** It ranks attribution methods by how fast the probability of the class falls if the "
+    "patches with the highest scores are removed first, and how fast it rises if they are shown first. **What it does "
+    "not mean.** It does not say whether the model is right for the right reasons, or whether a map helps a person. A "
+    "method that is good on average can be wrong for one photograph."
+)
 COLUMNS = {
     "deletion": "area, lower is better",
     "insertion": "area, higher is better",
@@ -104,15 +110,19 @@ class Evaluation:
         )
 
     def markdown(self) -> str:
-        """Return means and standard errors as a Markdown table."""
-        lines = [markdown_table(self._cells()), "", *(f"- {column}: {about}" for column, about in COLUMNS.items())]
-        lines += [f"- not for this model: {name} ({why})" for name, why in self.left_out.items()]
-        return "\n".join(lines)
+        """Return what the table means, means and standard errors as a Markdown table, and its columns."""
+        notes = (f"- {note}" for note in self._notes())
+        return "\n".join([MEANS, "", markdown_table(self._cells()), "", *notes])
 
     def table(self) -> str:
-        """Return the table for a terminal, with the description."""
-        left = [f"Not for this model: {name} ({why})" for name, why in self.left_out.items()]
-        return "\n".join([self.describe(), "", text_table(self._cells()), *left])
+        """Return the explanation, the table and the description, for a terminal."""
+        about = [MEANS.replace("**", ""), "", *self._notes()]
+        return "\n".join([*about, "", text_table(self._cells()), "", self.describe()])
+
+    def _notes(self) -> list[str]:
+        """Return what each column means, and what is left out."""
+        about = [f"{column}: {meaning}" for column, meaning in COLUMNS.items()]
+        return [*about, *(f"left out: {name} ({why})" for name, why in self.left_out.items())]
 
     def _cells(self) -> list[list[str]]:
         return [["method", *COLUMNS], *([row.method, *map(row.cell, COLUMNS)] for row in self.rows)]

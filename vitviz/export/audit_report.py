@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from urllib.parse import urlencode
 
-from vitviz.evaluation.audit_table import BACKGROUND, COLORS, GRAY, MEANS, MEANS_NOT, PARTS, VERDICTS, Audit, keeps
+from vitviz.evaluation.audit_table import BACKGROUND, COLORS, GRAY, PARTS, TEXTS, Audit, keeps
 from vitviz.evaluation.records import Record
 from vitviz.export.report import PAGE, Report, Table, Tile, write_report
 from vitviz.formatting import counted, percent
@@ -14,7 +15,8 @@ from vitviz.images.preprocess import Preprocess
 
 SHEET = (
     "The part of each photograph that the model saw. Bright patches support the prediction ({}); a white line is the "
-    "outline of the foreground. Below are probabilities of the predicted class, also if the model sees only a part. "
+    "outline of the foreground. Below are probabilities of the predicted class, also if the model sees only a part; "
+    "highlighted if the background alone keeps the prediction. "
     "Click a photograph to open it in the explorer, which must run at the address below."
 )
 TITLES = dict(zip(PARTS, ("foreground alone", "background alone", "background trimmed", "in gray"), strict=True))
@@ -42,22 +44,22 @@ def write_audit(
         page: address of the explorer.
     """
     first = audit.settings["methods"][0]
-    verdicts = " ".join(f"“{name}” means: {meaning}." for name, meaning in VERDICTS.items())
     answers = audit.answers
     table = Table(
         title="Predictions",
-        texts=[MEANS, f"Verdict: {verdicts}", MEANS_NOT],
+        texts=TEXTS,
         rows=audit.cells(),
         marked=[index for index, row in enumerate(answers) if row.verdict in (BACKGROUND, COLORS)],
     )
     query = f"?{urlencode({'tab': 'why', 'model': model})}"
+    command = shlex.join(["vitviz", "app", "--model", model])
     tiles = [_tile(record, audit, f"inside_{first}", place, query) for place, record in enumerate(audit.records)]
     masks, methods = audit.settings["masks"].partition(":")[0], " and ".join(audit.settings["methods"])
     sets = counted(audit.settings["sets"], "random set")
     settings = f"{audit.settings['model']} · {audit.folder} · masks {masks} · {methods} · {sets}"
     report = Report(
         title="Do predictions rest on the object or on the background?", summary=audit.describe(), settings=settings,
-        tables=[table], sheet=SHEET.format(first), sorts=SORTS, tiles=tiles, command=f"vitviz app --model {model}",
+        tables=[table], sheet=SHEET.format(first), sorts=SORTS, tiles=tiles, command=command,
     )  # fmt: skip
     write_report(path, report, audit.folder, preprocess, page=page)
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import base64
 import os
+import shlex
 from urllib.parse import urlencode
 
 import numpy as np
 
-from vitviz.evaluation.compare import MEANS, MEANS_NOT, Comparison, PhotoChange
+from vitviz.evaluation.compare import FLIPS, MEANS, MEANS_NOT, Comparison, PhotoChange
 from vitviz.export.report import PAGE, Report, Table, Tile, write_report
 from vitviz.formatting import percent
 from vitviz.images.preprocess import Preprocess
 
-FLIPS = (
-    "Photographs for which the two models predict different classes. The table does not say which prediction is right, "
-    "or why it changed: open the photographs."
-)
 SHEET = (
     "Difference of the maps ({}), on one scale for all photographs. Amber: the second model puts a larger share of its "
     "relevance there; blue: a smaller share. Equal maps do not mean that the models compute the same. Click a "
@@ -67,7 +64,7 @@ def write_comparison(
         sorts=SORTS,
         tiles=[_tile(photo, place, scale, query) for place, photo in enumerate(comparison.photographs)],
         clusters=False,
-        command=f"vitviz app --model {models[0]} --model {models[1]}",
+        command=shlex.join(["vitviz", "app", *(part for model in models for part in ("--model", model))]),
     )
     write_report(path, report, comparison.folder, preprocess, page=page)
 

@@ -22,7 +22,7 @@ from vitviz.formatting import counted, unbroken
 from vitviz.images.decoding import decode
 from vitviz.images.preprocess import Preprocess
 from vitviz.web import bundle
-from vitviz.writing import replacing
+from vitviz.writing import ESCAPED, replacing
 
 PAGE = "http://127.0.0.1:7860"
 """Default address of the explorer that a click on a photograph opens."""
@@ -140,9 +140,9 @@ def write_report(
         ),
         "answers": "".join(f"<option>{html.escape(answer)}</option>" for answer in answers),
     }  # fmt: skip
-    start, end = bundle.fill(TEMPLATE.read_text(encoding="utf-8"), filling).split("@@tiles@@")
+    start, _, end = bundle.fill(TEMPLATE.read_text(encoding="utf-8"), filling).rpartition("@@tiles@@")
     cluster_of = {index: number for number, group in enumerate(groups) for index in group}
-    with replacing(path) as beside, beside.open("w", encoding="utf-8") as file:
+    with replacing(path) as beside, beside.open("w", encoding="utf-8", errors=ESCAPED) as file:
         file.write(start)
         for index, tile in enumerate(report.tiles):
             file.write(_tile(tile, Path(folder), preprocess, cluster_of.get(index)))

@@ -51,10 +51,11 @@ class Batch:
 
 
 def list_images(folder: Path) -> list[Path]:
-    """List the image files below a folder, sorted, without hidden files and folders."""
+    """List the image files below a folder and its links, sorted, without hidden files and folders."""
     paths: list[Path] = []
-    for place, inner, names in os.walk(folder):
-        inner[:] = [name for name in inner if not name.startswith(".")]
+    for place, inner, names in os.walk(folder, followlinks=True):
+        above = {each.resolve() for each in (Path(place), *Path(place).parents)}  # a link to one of these is a circle
+        inner[:] = [name for name in inner if not name.startswith(".") and Path(place, name).resolve() not in above]
         paths += [Path(place, name) for name in names if not name.startswith(".") and is_image(name)]
     return sorted(path for path in paths if path.is_file())
 
