@@ -91,7 +91,7 @@ lint: $(VENV)/.test
 
 # Gradio writes .pyi stubs beside classes that derive from its components; mypy would read them instead of the code.
 types: $(VENV)/.test
-	@rm -f vitviz/*.pyi
+	@rm -f vitviz/[!_]*.pyi
 	$(PY) -m mypy
 
 # Both check changed files only.

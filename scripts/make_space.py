@@ -23,7 +23,7 @@ from vitviz.site.static import write_site  # noqa: E402
 
 KINDS = ("static", "zerogpu", "cpu")
 FILES = ("app.py", "LICENSE", "THIRD_PARTY_NOTICES.md", "vitviz", "checkpoints", "examples")
-WITHOUT = shutil.ignore_patterns("__pycache__", "*.pyi", ".*")
+WITHOUT = shutil.ignore_patterns("__pycache__", "[!_]*.pyi", ".*")
 UNUSED = {"accelerate", "tensorboardX", "imagehash", "av"}  # only for training and films
 BY_THE_HOST = {"gradio"}  # the front matter pins it
 PYTHON = {"cpu": "3.11", "zerogpu": "3.10.13"}  # ZeroGPU supports few versions

@@ -31,7 +31,7 @@ def test_each_room_has_commands() -> None:
 @pytest.mark.browser
 @pytest.mark.parametrize("room", ROOMS)
 def test_project_works_without(room: str, tmp_path: Path) -> None:
-    ignored = shutil.ignore_patterns("node_modules", "__pycache__", "*.pyi")
+    ignored = shutil.ignore_patterns("node_modules", "__pycache__", "[!_]*.pyi")
     for name in COPIED:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name, **({"ignore": ignored} if copy is shutil.copytree else {}))

@@ -139,7 +139,7 @@ def test_folder_of_a_space_contains_only_what_the_host_reads(space: Path) -> Non
     assert {path.name for path in space.iterdir()} == {
         *make_space.FILES, "README.md", "requirements.txt", ".gitattributes"
     }  # fmt: skip
-    assert not [path for path in space.rglob("*") if path.name == "__pycache__" or path.suffix in (".pyi", ".pyc")]
+    assert not [path for path in space.rglob("*") if path.match("*.pyc") or path.match("[!_]*.pyi")]
 
 
 def test_gpu_is_lent_for_seconds_and_the_cpu_answers_without_quota(started: Server) -> None:
