@@ -61,21 +61,6 @@ def test_arena_measures_every_task_and_evaluate_continues_its_rows(photos: Path,
     assert {row.method for row in evaluation.rows} == {*NAMES, "random"}
 
 
-def test_interrupted_arena_is_continued_and_rows_do_not_depend_on_other_methods(photos: Path, tmp_path: Path) -> None:
-    whole, part = tmp_path / "whole.jsonl", tmp_path / "part.jsonl"
-    arena(model(), photos, NAMES, out=whole, **FAST)
-    arena(model(), photos, ["gae"], out=part, **FAST)
-    header, *lines = part.read_text().splitlines(keepends=True)
-    part.write_text(
-        header + "".join(lines[::2]) + lines[1][:9]
-    )  # what a killed process leaves: missing rows, and part of a row
-    arena(model(), photos, NAMES, out=part, **FAST)
-    without_times = [[{**row, "seconds": 0} for row in rows_of(path)] for path in (whole, part)]
-    assert [row["method"] for row in without_times[0]] == [row["method"] for row in without_times[1]]
-    for first, second in zip(*without_times, strict=True):
-        assert first == pytest.approx(second, abs=1e-6)
-
-
 def test_hand_set_model_reads_only_red_and_green_patches() -> None:
     vit, random = hand_set(), np.random.default_rng(3)
     images, red = picture(random)

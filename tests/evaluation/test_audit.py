@@ -157,30 +157,6 @@ def test_patch_mask_counts_the_pixels_of_each_patch() -> None:
     assert (patch_mask(pixels, geometry, (3, 5)) == expected).all()
 
 
-def test_interrupted_audits_continue_without_loss(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, whole = tmp_path / "records.jsonl", tmp_path / "whole.jsonl"
-    expected = audit(model(), photos, out=whole, **FAST)
-
-    def interrupted(*args: Any, **options: Any) -> Any:
-        if out.exists() and len(out.read_text().splitlines()) == 3:
-            raise KeyboardInterrupt
-        return attribute(*args, **options)
-
-    monkeypatch.setattr("vitviz.evaluation.audit.attribute", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        audit(model(), photos, out=out, **FAST)
-    kept = out.read_text().splitlines()
-    assert len(kept) == 3
-    monkeypatch.setattr("vitviz.evaluation.audit.attribute", attribute)
-    assert audit(model(), photos, out=out, **FAST).records == expected.records
-    assert set(kept) <= set(out.read_text().splitlines())
-    assert out.read_bytes() == whole.read_bytes()
-    with pytest.raises(EvaluationError, match="sets was 3 and is 1"):
-        audit(model(), photos, out=out, sets=1, **FAST)
-
-
 @pytest.mark.tier("all")
 def test_two_processes_of_torchrun_match_one(photos: Path, tmp_path: Path) -> None:
     save(model(), tmp_path / "model")

@@ -5,7 +5,6 @@ import copy
 import itertools
 import re
 from pathlib import Path
-from typing import Any
 
 import data_files
 import numpy as np
@@ -84,30 +83,6 @@ def test_changes_match_unbiased_cka_of_what_heads_add(photos: Path) -> None:
         sums += torch.tensor([alignment(added[i], added[j]) for i, j in ((0, 1), (0, 0), (1, 1))])
     (change,) = (head.run for head in found.heads if (head.block, head.head) == (2, 3))
     assert change == pytest.approx(1 - float(sums[0] / (sums[1] * sums[2]).sqrt()), abs=1e-6)
-
-
-def test_interrupted_comparisons_continue(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = compare(model(), model(1), photos, method="rollout", progress=False)
-    options: dict[str, Any] = {"method": "rollout", "progress": False, "out": tmp_path / "records.jsonl"}
-    runs: list[str] = []
-
-    def interrupted(*args: Any, **settings: Any) -> Any:
-        runs.append(args[3])
-        if len(runs) == 6:  # two maps for each photograph
-            raise KeyboardInterrupt
-        return attribute(*args, **settings)
-
-    monkeypatch.setattr("vitviz.evaluation.compare.attribute", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        compare(model(), model(1), photos, **options)
-    continued = compare(model(), model(1), photos, **options)
-    assert len(runs) == 6 + 4  # the third and the fourth photograph
-    assert continued.heads == expected.heads
-    for first, second in zip(continued.photographs, expected.photographs, strict=True):
-        assert (first.image, first.answers, first.confidences) == (second.image, second.answers, second.confidences)
-        np.testing.assert_array_equal(first.difference, second.difference)
-    with pytest.raises(EvaluationError, match="method was 'rollout' and is 'gae'"):
-        compare(model(), model(1), photos, **{**options, "method": "gae"})
 
 
 def test_predictions_maps_and_distances_are_those_of_each_model(photos: Path) -> None:

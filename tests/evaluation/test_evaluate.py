@@ -5,11 +5,13 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import zlib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,9 @@ from vitviz.attribution.attention import rollout
 from vitviz.attribution.inputs import Case, Method
 from vitviz.attribution.targets import ExplainError
 from vitviz.evaluation import EvaluationError
+from vitviz.evaluation.arena import arena
+from vitviz.evaluation.audit import audit
+from vitviz.evaluation.compare import compare
 from vitviz.evaluation.evaluate import evaluate
 from vitviz.evaluation.faithfulness import faithfulness
 from vitviz.evaluation.records import append, opened, processes, read
@@ -241,6 +246,9 @@ def test_full_disk_is_explained_and_keeps_the_rows(photos: Path, tmp_path: Path)
 
 CHILD = """
 import sys, torch
+from vitviz.evaluation.arena import arena
+from vitviz.evaluation.audit import audit
+from vitviz.evaluation.compare import compare
 from vitviz.evaluation.evaluate import evaluate
 from vitviz.weights.zoo import load
 
@@ -275,15 +283,34 @@ def test_evaluate_with_two_processes_matches_one(photos: Path, tmp_path: Path) -
     assert_same(result, evaluate(model(), photos, NAMES, **FAST))
 
 
-def test_killed_runs_are_continued(photos: Path, tmp_path: Path) -> None:
+def numbers_of(path: Path) -> list[float]:
+    """Return all numbers in the rows of a file, without times."""
+    return [float(text) for text in re.findall(r"-?\b\d[\d.e-]*", re.sub('"seconds": [^,}]*', "", path.read_text()))]
+
+
+RUNS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "evaluate": (evaluate, {"methods": NAMES, **FAST}),
+    "arena": (arena, {"methods": NAMES, "limit": 4, **FAST}),
+    "audit": (audit, {"methods": NAMES, "progress": False}),
+    "compare": (partial(compare, model(1)), {"method": "rollout", "progress": False}),
+}
+
+
+@pytest.mark.parametrize("command", RUNS)
+def test_killed_runs_are_continued(command: str, photos: Path, tmp_path: Path) -> None:
     """A killed process leaves an incomplete last line, and several processes may have written the same rows."""
+    run, options = RUNS[command]
     complete, out = tmp_path / "complete.jsonl", tmp_path / "results.jsonl"
-    expected = evaluate(model(), photos, NAMES, out=complete, **FAST)
+    expected = run(model(), photos, out=complete, **options)
     header, *rest = complete.read_text().splitlines(keepends=True)
-    out.write_text(header + "".join([*rest[:12], *rest[3:6]]) + rest[12][:20])
-    assert_same(evaluate(model(), photos, NAMES, out=out, **FAST), expected)
-    assert set(rest[:12]) <= set(out.read_text().splitlines(keepends=True))  # equal times show that records were reused
-    assert len(lines(out)) == 1 + 7 * 3
+    kept = rest[::2]
+    out.write_text(header + "".join([*kept, kept[0]]) + rest[1][:20])
+    result = run(model(), photos, out=out, **options)
+    assert set(kept) <= set(out.read_text().splitlines(keepends=True))  # equal times show that records were reused
+    np.testing.assert_allclose(numbers_of(out), numbers_of(complete), atol=1e-5)
+    assert result.describe() == expected.describe()
+    with pytest.raises(EvaluationError, match="Use the same or name another file"):
+        run(model(2), photos, out=out, **options)
 
 
 def test_files_with_other_settings_are_refused(photos: Path, tmp_path: Path) -> None:
