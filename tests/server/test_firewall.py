@@ -75,6 +75,10 @@ def test_many_long_questions_delay_no_others_and_stop_with_their_clients(site: S
         ]
         assert progress_with("done", answers[0].iter_lines())["of"] == 4
         wait_until(lambda: jobs.ahead(Kind.LONG)[0] == MAX_LONG, "all long questions run or wait")
+        refused = attackers.post("/vitviz/faithfulness", **form(kernel_shap(scene, MAX_LONG)))
+        error = last(refused.content)["error"]
+        assert error["kind"] == "busy"
+        assert f"again in about {error['seconds']:.0f} s" in error["text"]
         path = site.upload("mine.png", photograph(1)).json()[0]
         assert "predictions" in site.call("open", {"path": path}, *DEFAULTS)
         own = site.ask("open", photo=photograph(2), source={})["data"]["id"]
@@ -83,20 +87,6 @@ def test_many_long_questions_delay_no_others_and_stop_with_their_clients(site: S
         assert jobs.ahead(Kind.LONG)[0] == MAX_LONG  # all long questions still wait
     wait_for_rest(site.endpoints)
     assert "data" in site.ask("heads", {"scene": scene, "names": ["ablation_logit"]})
-
-
-@pytest.mark.usefixtures("endless")
-def test_refused_address_is_told_how_long_the_wait_is(site: Site) -> None:
-    scene = site.ask("open", photo=photograph(), source={})["data"]["id"]
-    with ExitStack() as crowd:
-        for target in range(MAX_LONG):
-            crowd.enter_context(site.stream("faithfulness", kernel_shap(scene, target)))
-        wait_until(lambda: site.endpoints.jobs.ahead(Kind.LONG)[0] == MAX_LONG, "all places of the address are taken")
-        error = site.ask("faithfulness", kernel_shap(scene, MAX_LONG))["error"]
-        assert error["kind"] == "busy"
-        assert error["text"].startswith("Busy")
-        assert f"again in about {error['seconds']:.0f} s" in error["text"]
-    wait_for_rest(site.endpoints)
 
 
 def test_events_of_an_address_are_bounded(site: Site, held: threading.Event) -> None:

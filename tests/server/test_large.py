@@ -153,24 +153,6 @@ def test_too_many_patches_are_refused_at_the_models_own_size(
         endpoints.open(photograph(), size=4 * tiny.PATCH)
 
 
-def test_question_that_does_not_fit_is_refused_with_the_largest_possible_size(endpoints: Endpoints) -> None:
-    scene = ask(endpoints, "open", photo=photograph(1), size=4 * WIDTH)["id"]
-    model, tokens = view_of(endpoints, scene).model, view_of(endpoints, scene).trace.tokens.shape[1]
-    own = endpoints.loaded.get(endpoints.menu.default).explorer.preprocess
-    memory = question_bytes(model.config, METHODS["gae"], tokens, 4)
-    endpoints.menu.settings = allowed = Settings(question_memory=memory - 1)
-    with pytest.raises(TooLargeError, match=r"Open the photograph at \d+ pixels or fewer") as refused:
-        ask(endpoints, "explain", scene=scene, method="gae")
-    with pytest.raises(TooLargeError):
-        ask(endpoints, "faithfulness", scene=scene, methods=["gae"])
-    size = refused.value.size
-    assert size < 4 * WIDTH
-    smaller = ask(endpoints, "open", photo=photograph(1), size=size)["id"]
-    assert ask(endpoints, "explain", scene=smaller, method="gae")["values"]
-    rollout = method_need, METHODS["rollout"]  # holds no matrix of all heads
-    check_fits(model, own, "Rollout", (90, 60), tokens - len(model.config.prefix), allowed, *rollout)
-
-
 def test_estimates_grow_quadratically_for_methods_that_hold_matrices() -> None:
     config = tiny.model().config
     small, large = (question_bytes(config, METHODS["gae"], tokens, 4) for tokens in (5_000, 10_000))
@@ -196,9 +178,11 @@ def test_methods_in_double_precision_need_eight_bytes_per_number(itemsize: int) 
         ("intervene", {"patches": [1]}, passes_need, ()),
         ("rollout", {"token": 0}, method_need, (METHODS["rollout"],)),
         ("heads", {"names": ["gradient"]}, heads_need, (["gradient"],)),
+        ("explain", {"method": "gae"}, method_need, (METHODS["gae"],)),
+        ("faithfulness", {"methods": ["gae"]}, method_need, (METHODS["gae"],)),
     ],
 )
-def test_short_questions_are_refused_if_they_do_not_fit(
+def test_questions_are_refused_if_they_do_not_fit(
     name: str, arguments: dict[str, Any], estimate: Any, facts: tuple[Any, ...], tmp_path: Path
 ) -> None:
     endpoints = new_endpoints(tmp_path / "page", (folder(tmp_path / "a", classes=3_000),))
