@@ -149,12 +149,18 @@ def write_report(
         file.write(end)
 
 
+def _cell(text: str) -> str:
+    """Return the HTML of a cell; an interval or random share goes below its number."""
+    number, *rest = html.escape(unbroken(text)).split(" (", 1)
+    return f"<td>{number}{''.join(f'<small>({part}</small>' for part in rest)}</td>"
+
+
 def _table(table: Table) -> str:
     header, *rows = table.rows
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
     lines = (
         f"<tr{' class=rp-marked' if index in table.marked else ''}><th>{html.escape(name)}</th>"
-        + "".join(f"<td>{html.escape(unbroken(cell))}</td>" for cell in cells)
+        + "".join(map(_cell, cells))
         + "</tr>"
         for index, (name, *cells) in enumerate(rows)
     )
