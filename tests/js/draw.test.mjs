@@ -4,7 +4,6 @@ import { fit, patchEdges } from '../../vitviz/web/compute/geometry.js';
 import { chart, roundNumbers } from '../../vitviz/web/draw/charts.js';
 import { packed, scaleOver, shades } from '../../vitviz/web/draw/color.js';
 import { Heat } from '../../vitviz/web/draw/heat.js';
-import { placed, stamp } from '../../vitviz/web/draw/sheet.js';
 import { overlay } from './picture.js';
 import { generator } from './random.mjs';
 import { VECTORS, near } from './vectors.mjs';
@@ -76,31 +75,3 @@ test('a spotlight leaves a tenth of the patches their full light, also beside ou
   assert.ok(opacity(shades(new Uint8Array(20))[0]) > 180); // a constant map is dark
 });
 
-test('a thumbnail on the sheet is an enlarged map with round corners', () => {
-  const [gh, gw, width, height, corners] = [3, 7, 80, 47, [[1, 0], [42, 3], [2, 25]]];
-  const maps = corners.map((_, seed) => noise(seed, gh * gw));
-  for (const fine of [1, 2]) {
-    for (const [wide, high] of [[35, 19], [28, 12], [7, 3], [5, 2]]) { // also test a size coarser than the grid
-      const out = new Uint32Array(width * height);
-      const expected = new Uint32Array(width * height);
-      const places = placed([gh, gw], [wide, high], corners, width, fine);
-      for (const which of [0, 2]) { // leave out the middle thumbnail
-        stamp(places, which, maps[which], TABLE, out);
-        const [left, top] = corners[which];
-        for (let place = 0; place < wide * high; place += 1) {
-          const [x, y] = [place % wide, Math.floor(place / wide)];
-          const at = (top + y) * width + left + x;
-          const alpha = out[at] >>> 24;
-          assert.equal(alpha, out[(top + high - 1 - y) * width + left + wide - 1 - x] >>> 24);
-          const [across, down] = [Math.min(x, wide - 1 - x), Math.min(y, high - 1 - y)];
-          if (across + down === 0) assert.ok(alpha < 255);
-          if (across >= 3 * fine || down >= 3 * fine) assert.equal(alpha, 255); // only corners differ
-          const patch = Math.floor(((y + 0.5) * gh) / high) * gw + Math.floor(((x + 0.5) * gw) / wide);
-          const color = TABLE[maps[which][patch]] & 0xffffff;
-          expected[at] = ((alpha << 24) | (alpha ? color : out[at])) >>> 0; // ignore the color of transparent pixels
-        }
-      }
-      assert.deepEqual(out, expected, `${wide} x ${high}, ${fine}`);
-    }
-  }
-});

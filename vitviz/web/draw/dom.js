@@ -23,6 +23,11 @@ export function contextOf(canvas) {
   return /** @type {CanvasRenderingContext2D} */ (canvas.getContext('2d'));
 }
 
+/** Set whether a button is pressed. @param {Element} button @param {boolean} pressed */
+export function press(button, pressed) {
+  if (button.ariaPressed !== String(pressed)) button.ariaPressed = String(pressed);
+}
+
 /**
  * Call a function when the pointer or the focus enters a part of an element, and another one when it leaves.
  * @param {Element} element @param {(target: any) => void} over - with the part @param {() => void} [leave]

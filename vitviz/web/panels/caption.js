@@ -2,7 +2,7 @@
 // attention of the decoder's heads; the patch under the pointer highlights the words that attend to it.
 import { joined, spoken, tr, translated } from '../core/words.js';
 import { write } from '../draw/dom.js';
-import { Thumbnails, cellItems } from '../draw/thumbnails.js';
+import { Thumbnails, headRows } from '../draw/thumbnails.js';
 import { CAPTION, mapsOf } from '../compute/caption.js';
 import { cellWords, percent } from '../compute/format.js';
 import { Panel } from './panel.js';
@@ -87,9 +87,8 @@ export class Caption extends Panel {
     write(this.found('.vv-caption > .vv-quiet'), maps ? translated(maps.written.sentence) : failed);
     if (!maps) return;
     const { sizes } = maps;
-    this.find('.vv-of-word').style.cssText = `--heads: ${sizes.heads}; --layers: ${sizes.depth}`;
-    this.wall.build(cellItems(sizes, { mean: true }), sizes.grid, { group: sizes.heads + 1,
-      titles: [tr('mean-short'), ...Array.from({ length: sizes.heads }, (_, head) => head + 1)] });
+    this.find('.vv-of-word').style.cssText = `--layers: ${sizes.depth}`;
+    this.wall.buildRows(headRows(sizes, true), true);
   }
 
   /**
@@ -103,7 +102,7 @@ export class Caption extends Panel {
     if (word < 0) return false;
     const maps = /** @type {Maps} */ (this.shown);
     const { sizes } = maps;
-    this.wall.draw((item) => maps.of(word, item), 0, table, { shared, signed: false, gamma });
+    this.wall.draw((item) => maps.of(word, item), 0, table, { shared, gamma });
     this.wall.press((item) => item.block === cell?.block && item.head === cell?.head);
     write(this.find('.vv-scale-words'), tr('decoder-layers-by-heads', sizes.depth, sizes.heads));
     return true;

@@ -3,7 +3,7 @@
 import {
   aligned, escaped, headWords, patchWords, percent, playWords, score, whole,
 } from '../compute/format.js';
-import { write } from '../draw/dom.js';
+import { press, write } from '../draw/dom.js';
 import { stepsHeads } from '../core/actions.js';
 import { SIMILARITY } from '../core/state.js';
 import { tr, translated } from '../core/words.js';
@@ -22,11 +22,6 @@ const SHARES = new Set(['opacity', 'discard', 'residual']);
  */
 function put(element, name, value) {
   if (element[name] !== value) element[name] = value;
-}
-
-/** @param {Element} button @param {boolean} pressed */
-function press(button, pressed) {
-  if (button.getAttribute('aria-pressed') !== String(pressed)) button.setAttribute('aria-pressed', String(pressed));
 }
 
 /**

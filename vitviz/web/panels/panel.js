@@ -1,7 +1,7 @@
 // The base class of panels: an element of the page, and the store. A panel's `render(state)` draws the state; it
 // returns true if work is left for another frame.
 import { filled, tr } from '../core/words.js';
-import { finder, write } from '../draw/dom.js';
+import { finder, press, write } from '../draw/dom.js';
 import { translate } from '../draw/translate.js';
 import { Questions } from '../effects/questions.js';
 
@@ -121,7 +121,7 @@ export class Panel {
 
   /** Set which buttons are pressed. @param {string} selector @param {(data: DOMStringMap) => boolean} pressed */
   press(selector, pressed) {
-    for (const button of this.all(selector)) button.setAttribute('aria-pressed', String(pressed(button.dataset)));
+    for (const button of this.all(selector)) press(button, pressed(button.dataset));
   }
 
   /**

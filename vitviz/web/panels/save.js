@@ -1,7 +1,6 @@
 // A small menu beside a picture that saves it or its numbers.
 import { fileName, origin } from '../compute/format.js';
 import { mapCsv, mapNpz, mapsFile } from '../compute/map_files.js';
-import { gridOf } from '../core/stages.js';
 import { inEnglish, tr, translated } from '../core/words.js';
 import { captioned } from '../draw/caption.js';
 import { dropdown } from '../draw/dropdown.js';
@@ -80,8 +79,7 @@ export function mapChoices(shown) {
 /**
  * Return the choices for the small maps of attention.
  * @param {() => {scene: Scene, maps: Pick<import('../draw/thumbnails.js').Thumbnails, 'items' | 'index' | 'table'>,
- *   columns: number, title: () => string,
- *   words: string, placed: (item: import('../draw/thumbnails.js').Item) => {block: number, head: any}} | null} shown
+ *   title: () => string, words: string} | null} shown
  * @param {(item: import('../draw/thumbnails.js').Item) => Float32Array | null} values - (N)
  * @returns {Choice[]}
  */
@@ -89,7 +87,7 @@ export function mapsChoices(shown, values) {
   /** @param {'csv' | 'npz'} ending */
   const numbers = (ending) => () => {
     const now = shown();
-    const all = now?.maps.items.map((item) => ({ ...now.placed(item), values: values(item)?.slice() ?? null }));
+    const all = now?.maps.items.map((item) => ({ ...item, values: values(item)?.slice() ?? null }));
     if (!now || !all || all.some((map) => map.values === null)) return null;
     const { manifest, geometry } = now.scene;
     const maps = /** @type {any[]} */ (all).map((map) => (
@@ -100,11 +98,11 @@ export function mapsChoices(shown, values) {
     { words: 'picture-png', ending: 'png', make: () => {
       const now = shown();
       if (!now?.maps.table) return null;
-      const { maps: { items, index, table }, scene, columns, title, words, placed } = now;
-      const labels = items.map((item) => item.name || labelOf(placed(item)));
-      const drawn = index.map((map) => canvasOf(map, gridOf(scene.manifest, map.length),
-        /** @type {Uint32Array} */ (table)));
-      return withWords(together(drawn, labels, Math.min(columns, drawn.length)), title(), [words, aboutOf(scene)]);
+      const { maps: { items, index, table }, scene, title, words } = now;
+      const drawn = index.map((map, at) => canvasOf(map, items[at].grid, /** @type {Uint32Array} */ (table)));
+      const columns = 2 * items.filter(({ block }) => block === 0).length; // two layers side by side
+      return withWords(together(drawn, items.map(labelOf), Math.min(columns, drawn.length)), title(),
+        [words, aboutOf(scene)]);
     } },
     { words: 'numbers-csv', ending: 'csv', make: numbers('csv') },
     { words: 'numbers-npz', ending: 'npz', make: numbers('npz') },

@@ -1,12 +1,12 @@
 // The small maps of every head of every layer, in Look and in Inside.
-import { cellWords, fromWords, percent, stageWords } from '../compute/format.js';
+import { cellWords, fromWords, percent } from '../compute/format.js';
 import { questionOn } from '../compute/query.js';
 import { massWords, massesOf } from '../compute/readout.js';
 import { showable } from '../core/actions.js';
-import { WRAP, mostHeads, stageOf, stagesOf } from '../core/stages.js';
+import { mostHeads, stageOf, stagesOf } from '../core/stages.js';
 import { tr } from '../core/words.js';
 import { write } from '../draw/dom.js';
-import { Thumbnails, cellItems, scaleOfMaps } from '../draw/thumbnails.js';
+import { Thumbnails, headRows } from '../draw/thumbnails.js';
 import { mapsChoices, nameOf, saveMenu } from './save.js';
 import { Panel } from './panel.js';
 
@@ -18,81 +18,6 @@ import { Panel } from './panel.js';
 const LONGEST = 4; // maximum ratio of the sides of a small map; maps of longer photographs are distorted
 const BUSY = 5; // milliseconds of a frame after which the maps wait for the next one
 
-/** Small maps of all layers: one wall for each stage, because their grids and numbers of heads differ. */
-class StageWalls {
-  /** @param {HTMLElement} element @param {(element: HTMLElement) => Thumbnails} make */
-  constructor(element, make) {
-    this.element = element; // of the first stage; the others follow
-    this.make = make;
-    this.walls = [make(element)];
-  }
-
-  /** @param {import('../core/stages.js').Sizes} model
-   * @param {(wall: Thumbnails, stage: ReturnType<typeof stagesOf>[number]) => void} build */
-  build(model, build) {
-    const stages = stagesOf(model);
-    for (const { sized, element } of this.walls.splice(1)) {
-      sized.disconnect();
-      element.remove();
-    }
-    const place = /** @type {HTMLElement} */ (this.element.parentElement);
-    for (const title of place.querySelectorAll(':scope > .vv-stage')) title.remove();
-    while (this.walls.length < stages.length) {
-      const element = Object.assign(document.createElement('div'), { className: this.element.className });
-      this.walls[this.walls.length - 1].element.after(element);
-      this.walls.push(this.make(element));
-    }
-    stages.forEach((stage, index) => {
-      const { element } = this.walls[index];
-      if (stages.length > 1) {
-        element.before(Object.assign(document.createElement('h3'), { className: 'vv-stage',
-          textContent: stageWords(index, stage) }));
-      }
-      const across = stages.length > 1 ? Math.min(WRAP, stage.heads) : stage.heads;
-      element.classList.toggle('vv-wrapped', across < stage.heads);
-      element.style.setProperty('--heads', String(across));
-      build(this.walls[index], stage);
-    });
-  }
-
-  /**
-   * @param {(item: Item) => Float32Array | null} values @param {number} prefix @param {Uint32Array} table
-   * @param {{shared: boolean, signed: boolean, gamma: number, off?: (item: Item) => boolean}} look
-   * @param {{until: number, all: boolean}} [slice] - see `Thumbnails.draw`
-   */
-  draw(values, prefix, table, look, slice) {
-    const common = look.shared ? scaleOfMaps(this.items, values, prefix, look.signed) : null;
-    for (const wall of this.walls) wall.draw(values, prefix, table, look, common, slice);
-    return common;
-  }
-
-  /** Whether thumbnails are still to be drawn. */
-  get more() {
-    return this.walls.some(({ left }) => left > 0);
-  }
-
-  /** @param {(item: Item) => boolean} chosen */
-  press(chosen) {
-    for (const wall of this.walls) wall.press(chosen);
-  }
-
-  get items() {
-    return this.walls.flatMap(({ items }) => items);
-  }
-
-  get index() {
-    return this.walls.flatMap(({ index }) => index);
-  }
-
-  get table() {
-    return this.walls[0].table;
-  }
-
-  get group() {
-    return this.walls[0].group;
-  }
-}
-
 export class Walls extends Panel {
   /**
    * @param {HTMLElement} root - .vv-whole @param {import('./explore.js').Page} page
@@ -103,7 +28,7 @@ export class Walls extends Panel {
     super(root, page);
     const peek = (/** @type {Item | null} */ item) => (
       this.change({ thumbnail: item && { block: item.block, head: item.head } }));
-    this.grid = new StageWalls(this.find('.vv-grid'), (element) => new Thumbnails(element, choose, peek));
+    this.grid = new Thumbnails(this.find('.vv-grid'), choose, peek);
     /** @type {import('../draw/color.js').Scale | null} */
     this.scale = null; // shared by the maps
     this.changes = -1; // `page.changes` when the maps were last drawn, or begun
@@ -114,11 +39,9 @@ export class Walls extends Panel {
   saves(place) {
     const { grid: maps } = this;
     const all = 'all-heads-of-all-layers';
-    const placed = (/** @type {Item} */ { block, head }) => ({ block, head });
     const shown = () => {
       const now = place();
-      return now && { scene: now.scene, maps, columns: 2 * maps.group, placed,
-        words: tr('labels-are-layer-head', scaleWords(this.scale)),
+      return now && { scene: now.scene, maps, words: tr('labels-are-layer-head', scaleWords(this.scale)),
         title: () => tr('pair', tr(all), fromWords(now.place.direction, now.place.query)) };
     };
     const values = (/** @type {Item} */ { block, head }) => {
@@ -134,13 +57,8 @@ export class Walls extends Panel {
   offer({ manifest }) {
     const { depth, frame } = manifest;
     const shape = Math.min(LONGEST, Math.max(1 / LONGEST, (frame[2] - frame[0]) / (frame[3] - frame[1])));
-    for (const [name, size] of Object.entries({ shape, heads: mostHeads(manifest), layers: depth })) {
-      this.root.style.setProperty(`--${name}`, String(size));
-    }
-    const windowed = stagesOf(manifest).length > 1;
-    this.grid.build(manifest, (wall, stage) => wall.build(cellItems(manifest, { mean: true }, stage), stage.grid,
-      { group: stage.heads + 1, first: stage.first, wrap: windowed ? WRAP : stage.heads,
-        titles: windowed ? [] : [tr('mean-short'), ...Array.from({ length: stage.heads }, (_, head) => head + 1)] }));
+    this.root.style.cssText = `--shape: ${shape}; --layers: ${depth}`;
+    this.grid.buildRows(headRows(manifest, true), stagesOf(manifest).length === 1);
   }
 
   /**
@@ -159,7 +77,7 @@ export class Walls extends Panel {
       answers.map(item.block, item.head, questions[stageOf(manifest, item.block).index]));
     const off = (/** @type {Item} */ item) => state.off.includes(`${item.block},${item.head}`);
     const { began, changes } = this.page;
-    this.scale = this.grid.draw(ofCell, manifest.prefix.length, table, { shared, signed: false, gamma, off },
+    this.scale = this.grid.draw(ofCell, manifest.prefix.length, table, { shared, gamma, off },
       { until: began + BUSY, all: changes !== this.changes });
     this.changes = changes;
     this.grid.press((item) => mode === 'attention' && item.block === block && item.head === head);
@@ -169,7 +87,7 @@ export class Walls extends Panel {
     const name = thumbnail && cellWords(thumbnail.block, thumbnail.head, manifest);
     write(this.found('.vv-scale-words'), !thumbnail ? tr('layers-by-heads', manifest.depth, mostHeads(manifest))
       : masses ? tr('pair', name, masses) : name);
-    return this.grid.more;
+    return this.grid.left > 0;
   }
 }
 

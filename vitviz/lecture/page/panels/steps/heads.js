@@ -6,7 +6,7 @@ import { dots, fill } from '../../../../web/draw/charts.js';
 import { SPOTLIGHT } from '../../../../web/draw/color.js';
 import { filled, tr } from '../../../../web/core/words.js';
 import { write } from '../../../../web/draw/dom.js';
-import { Thumbnails, cellItems } from '../../../../web/draw/thumbnails.js';
+import { Thumbnails, headRows } from '../../../../web/draw/thumbnails.js';
 import { Step, shapeOf } from './step.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
@@ -64,10 +64,10 @@ export class HeadsStep extends Step {
   }
 
   /** @param {Scene} scene */
-  open({ manifest, grid }) {
+  open({ manifest }) {
     this.root.style.setProperty('--columns', String(manifest.heads));
     this.root.style.setProperty('--shape', String(shapeOf(manifest)));
-    this.wall.build(cellItems(manifest), grid, { group: manifest.heads });
+    this.wall.buildRows(headRows(manifest));
     this.study = null;
     this.kind = '';
   }
@@ -109,7 +109,7 @@ export class HeadsStep extends Step {
     const kinds = this.kind && this.study?.done ? this.study.kinds() : null;
     const of = (/** @type {Item} */ item) => answers.map(item.block, item.head, question);
     this.wall.draw(of, manifest.prefix.length, this.page.tables[state.color ?? SPOTLIGHT],
-      { shared: false, signed: false, gamma: state.gamma });
+      { shared: false, gamma: state.gamma });
     this.wall.press((item) => (kinds ? kinds[item.block * manifest.heads + item.head] === this.kind
       : item.block === block && item.head === state.head));
   }

@@ -19,9 +19,9 @@ export class LayersStep extends Step {
   }
 
   /** @param {Scene} scene */
-  open({ manifest, grid }) {
+  open({ manifest }) {
     this.root.style.setProperty('--shape', String(shapeOf(manifest)));
-    this.wall.build(layerItems(manifest), grid);
+    this.wall.build(layerItems(manifest));
   }
 
   /** Return the chosen block. @param {Shown} state @param {number} depth */
@@ -38,7 +38,7 @@ export class LayersStep extends Step {
    */
   layers(map, { manifest: { prefix } }, chosen, shared) {
     this.wall.draw((item) => map(item.block), prefix.length, this.page.tables[SPOTLIGHT],
-      { shared, signed: false, gamma: 1 });
+      { shared, gamma: 1 });
     this.wall.press((item) => item.block === chosen);
   }
 }
