@@ -189,6 +189,7 @@ export function scatter({ points, ...options }, width = NARROW) {
  * @param {(value: number) => string} [short] - units of the number before
  */
 export function moved(classes, units, pinned = 0, short = units) {
+  if (!classes.length) return '';
   const most = Math.max(1, ...classes.flatMap(([, before, after]) => [before, after])); // values can exceed 1
   const share = (/** @type {number} */ value) => (Math.max(0, value) / most).toFixed(4);
   const rows = classes.map(([label, before, after], place) => `<li class="${place < pinned ? 'vv-pinned' : ''}"><span

@@ -1,4 +1,5 @@
 // Find elements of the page, and write into them.
+import { escaped } from '../compute/format.js';
 
 /** The font of pictures, as in style.css. */
 export const FONT = '"Inter Variable", system-ui, sans-serif';
@@ -26,6 +27,19 @@ export function contextOf(canvas) {
 /** Set whether a button is pressed. @param {Element} button @param {boolean} pressed */
 export function press(button, pressed) {
   if (button.ariaPressed !== String(pressed)) button.ariaPressed = String(pressed);
+}
+
+/** @type {WeakMap<Element, string>} */
+const OFFERED = new WeakMap(); // the HTML of lists
+
+/** Offer choices in a list, and choose one. @param {any} select
+ * @param {(string | number)[][]} choices - values and labels
+ * @param {string | number} [chosen] - a value; by default the list keeps its own */
+export function offer(select, choices, chosen) {
+  const html = choices.map(([value, label]) => `<option value="${escaped(value)}">${escaped(label)}</option>`).join('');
+  if (OFFERED.get(select) !== html) select.innerHTML = html;
+  OFFERED.set(select, html);
+  if (chosen !== undefined && select.value !== String(chosen)) select.value = String(chosen);
 }
 
 /**

@@ -137,6 +137,16 @@ export class Questions {
     return this.running?.key === keyOf(scene, question) ? this.running.progress : null;
   }
 
+  /** Ask one question, or none: return its answer, why it failed, the input size at which it would succeed, and its
+   * progress. @param {Scene} scene @param {Question | null} question
+   * @returns {{answer: any, failure: string, size: number | null, running: Told | null}} */
+  result(scene, question) {
+    this.want(scene, question ? [question] : []);
+    if (!question) return { answer: null, failure: '', size: null, running: null };
+    return { answer: this.answer(scene, question) ?? null, failure: this.failure(scene, question),
+      size: this.fittingSize(scene, question), running: this.progress(scene, question) };
+  }
+
   /** Allow failed questions to be repeated. */
   retry() {
     this.failed.clear();

@@ -72,8 +72,7 @@ export class Caption extends Panel {
   draw(state, scene) {
     const wanted = Boolean(scene.manifest.captioned) && this.page.drawn > 0;
     this.find('.vv-caption').hidden = !scene.manifest.captioned;
-    this.questions.want(scene, wanted ? [CAPTION] : []);
-    const maps = scene.manifest.captioned ? mapsOf(this.questions.answer(scene, CAPTION)) : null;
+    const maps = mapsOf(this.questions.result(scene, wanted ? CAPTION : null).answer);
     if (this.isNew(scene, spoken()) || maps !== this.shown) this.offer(maps);
     if (!maps) return;
     this.row.draw(state, scene, maps, this.wordOf(state, scene));

@@ -3,7 +3,7 @@
 import {
   aligned, escaped, headWords, patchWords, percent, playWords, score, whole,
 } from '../compute/format.js';
-import { press, write } from '../draw/dom.js';
+import { offer, press, write } from '../draw/dom.js';
 import { stepsHeads } from '../core/actions.js';
 import { SIMILARITY } from '../core/state.js';
 import { tr, translated } from '../core/words.js';
@@ -116,9 +116,8 @@ export class Controls extends Panel {
     this.colored = '';
     this.canRoll = can.rollout;
     for (const key of ['start', 'block']) this.found(`[data-key=${key}]`).max = String(depth);
-    this.found('[data-key=head]').innerHTML = ['mean', 'max', 'min', ...Array(heads).keys()].map((head) => (
-      `<option value="${head}">${typeof head === 'number' ? headWords(head, heads) : tr(head)}</option>`))
-      .join('');
+    offer(this.found('[data-key=head]'), ['mean', 'max', 'min', ...Array(heads).keys()].map((head) => (
+      [head, typeof head === 'number' ? headWords(head, heads) : tr(head)])));
     this.found('.vv-views').hidden = !similarity;
     this.inputs = this.all('[data-key]').map((input) => (
       { input, key: input.dataset.key, type: input.type, option: input.value }));

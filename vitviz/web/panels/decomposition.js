@@ -74,11 +74,9 @@ export class DecompositionPanel extends Panel {
     this.write('.vv-what-added', tr('what-added-to-the-score', this.target.label));
     /** @type {import('../effects/questions.js').Question} */
     const question = ['decompose', aim];
-    this.questions.want(scene, target === null ? [] : [question]);
-    const answer = target === null ? null : this.questions.answer(scene, question) ?? null;
+    const { answer, running, ...result } = this.questions.result(scene, target === null ? null : question);
     if (answer !== this.answer || isNew) this.answered(answer);
-    const running = this.questions.progress(scene, question);
-    this.trouble(this.questions.failure(scene, question), this.questions.fittingSize(scene, question), '.vv-about');
+    this.trouble(result, '.vv-about');
     this.root.classList.toggle('vv-waiting', running !== null);
     const { depth } = scene.manifest;
     const block = Math.min(state.block ?? Infinity, depth - 1);

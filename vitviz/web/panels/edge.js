@@ -52,21 +52,15 @@ export class EdgePanel extends Panel {
       this.key = pointer.patch;
     }
     const question = this.key && /** @type {any} */ (this.root).open ? this.question(state, scene, pinned) : null;
-    this.questions.want(scene, question ? [question] : []);
-    const answer = question && this.questions.answer(scene, question);
+    const { answer, failure } = this.questions.result(scene, question);
     this.asked = JSON.stringify(question);
-    const cut = question && this.asked === this.cutting ? [question[0], { ...question[1], cut: true }] : null;
-    this.cuts.want(scene, cut ? [/** @type {Question} */ (cut)] : []);
-    const failed = question && (this.questions.failure(scene, question)
-      || (cut && this.cuts.failure(scene, /** @type {Question} */ (cut))));
-    this.showText('.vv-trouble', failed || null);
-    this.find('[data-do=cut]').hidden = !answer || answer.writes === null || Boolean(cut);
-    if (!question || !answer) {
-      if (!question) this.clear();
-      return;
-    }
-    const exact = cut && this.cuts.answer(scene, /** @type {Question} */ (cut));
-    this.show(answer, /** @type {Arguments['edge']} */ (question[1]), exact);
+    const cuts = question !== null && this.asked === this.cutting;
+    const asks = cuts ? /** @type {any} */ ([question[0], { ...question[1], cut: true }]) : null;
+    const cut = this.cuts.result(scene, asks);
+    this.showText('.vv-trouble', failure || cut.failure);
+    this.find('[data-do=cut]').hidden = !answer || answer.writes === null || cuts;
+    if (!question) this.clear();
+    else if (answer) this.show(answer, /** @type {Arguments['edge']} */ (question[1]), cut.answer);
   }
 
   /** Ask the visitor to point at a patch. */

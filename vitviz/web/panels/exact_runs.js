@@ -41,10 +41,9 @@ export class ExactRuns {
   ask(name, scene, question) {
     this.asked[name] = question ? JSON.stringify([scene.id, question]) : '';
     const answer = question && this[name].answer(scene, question);
-    const running = question && !answer && this.started[name] === this.asked[name]
-      && !this[name].failure(scene, question);
-    this[name].want(scene, running ? [question] : []);
-    return { answer, running: Boolean(running), failure: question ? this[name].failure(scene, question) : '' };
+    const { failure } = this[name].result(scene, this.started[name] === this.asked[name] ? question : null);
+    return { answer, running: Boolean(question) && !answer && !failure && this.started[name] === this.asked[name],
+      failure };
   }
 
   /** @param {State} state @param {Scene} scene @param {import('./target_line.js').Arguments} aim

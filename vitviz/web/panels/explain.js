@@ -226,7 +226,7 @@ export class Explain extends Panel {
       ['.vv-testing .vv-row', this.maps, testQuestion(this.shown)], ['.vv-outcome', this.bars, without],
       ['.vv-few', this.evidence.questions, this.evidence.question]];
     const [at, asked, lost] = questions.find(([, of, question]) => of.failure(scene, question)) ?? questions[0];
-    this.trouble(asked.failure(scene, lost), asked.fittingSize(scene, lost), at);
+    this.trouble({ failure: asked.failure(scene, lost), size: asked.fittingSize(scene, lost) }, at);
   }
 
   /** Draw the photographs with their maps. @param {State} state @param {Scene} scene @param {Scene | null} other */

@@ -99,9 +99,8 @@ export class Hiding {
     const { target, against } = this.panel.shown;
     const { label } = this.panel.field.names(target);
     const classes = pair && against !== null ? led : all;
-    const bars = movedTarget(label, answer)
-      + (classes.length ? moved(classes, outputs(manifest), classes === led ? 2 : 0) : '');
-    this.panel.fill('.vv-bars', bars);
+    const emphasized = classes === led ? 2 : 0;
+    this.panel.fill('.vv-bars', movedTarget(label, answer) + moved(classes, outputs(manifest), emphasized));
   }
 
   /**

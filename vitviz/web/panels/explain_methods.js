@@ -1,11 +1,10 @@
 // The methods of Why: a menu, the button that runs all, and their maps side by side.
 import { testQuestion, mapQuestion, usable } from '../compute/explaining.js';
-import { escaped } from '../compute/format.js';
 import { csv } from '../compute/map_files.js';
 import { gridOf, patchIn } from '../core/stages.js';
-import { joined, tr, translated } from '../core/words.js';
+import { joined, spoken, tr, translated } from '../core/words.js';
 import { picture } from '../draw/color.js';
-import { write } from '../draw/dom.js';
+import { offer, write } from '../draw/dom.js';
 import { roving } from '../draw/roving.js';
 import { together } from '../draw/saved.js';
 import { smallMaps } from '../draw/small_maps.js';
@@ -93,22 +92,20 @@ export class MethodList {
     const tested = rows.filter(({ test }) => test).length;
     this.buttons(rows, tested);
     this.list(rows, tested);
-    if (this.select.value !== shown.method.name) this.select.value = shown.method.name;
     this.panel.press('.vv-all [data-method]', ({ method }) => method === shown.method.name);
   }
 
   /** @param {Row[]} rows @param {number} tested - number of rows with a test */
   list(rows, tested) {
     const { panel } = this;
-    const options = rows.map(({ method: { name, title, slow }, test }) => `<option value="${name}">${
-      escaped([translated(title), test ? gained(test) : slow && tr('slow')].filter(Boolean).join(' · '))}</option>`);
+    offer(this.select, rows.map(({ method: { name, title, slow }, test }) => [name,
+      [translated(title), test ? gained(test) : slow && tr('slow')].filter(Boolean).join(' · ')]),
+    panel.shown.method.name);
     const made = /** @type {typeof this.made} */ (rows.filter(({ heatmap }) => heatmap));
-    const listed = JSON.stringify([options, made.map(({ method }) => method.name), panel.shown.target,
-      panel.shown.against]);
-    if (listed === this.listed) return;
+    const listed = JSON.stringify([made.map(({ method, test }) => [method.name, test && gained(test)]), spoken(),
+      panel.shown.target, panel.shown.against]);
+    if (listed !== this.listed) this.beside(made, tested);
     this.listed = listed;
-    this.select.innerHTML = options.join('');
-    this.beside(made, tested);
   }
 
   /** Update the button that runs all methods, and say which it skips. @param {Row[]} rows @param {number} tested */

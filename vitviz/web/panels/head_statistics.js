@@ -13,7 +13,7 @@ import {
 } from '../compute/format.js';
 import { inEnglish, joined, listed, spoken, tr, translated } from '../core/words.js';
 import { csv } from '../compute/map_files.js';
-import { onPeek, write } from '../draw/dom.js';
+import { offer, onPeek, write } from '../draw/dom.js';
 import { chartChoices, mapChoices, nameOf, saveMenu } from './save.js';
 import { TargetLine } from './target_line.js';
 import { Panel } from './panel.js';
@@ -59,7 +59,6 @@ export class Heads extends Panel {
     this.cells = [];
     /** @type {any} */
     this.colored = null; // what the table shows: values, statistic, off
-    this.offered = ''; // the statistics to choose from
     this.target = new TargetLine(this);
     this.walls = new Walls(this.find('.vv-whole'), page, () => this.scene && { scene: this.scene, place: {
       direction: page.store.get().direction, query: queryOn(page.store.get(), this.scene, page.scenes) } },
@@ -131,25 +130,25 @@ export class Heads extends Panel {
     if (this.isNew(scene, spoken())) this.open(scene, before);
     const aim = this.target.show(state, scene);
     const known = this.known(scene);
-    this.offer(known);
     const named = (/** @type {string | null} */ wanted) => known.find(({ name }) => name === wanted);
     const statistic = named(state.statistic) ?? named(FIRST) ?? known[0];
+    offer(this.find('[data-field=statistic]'), known.map(({ name, title: words, unit, slow }) => [name,
+      [unit ? tr('in-brackets', translated(words), translated(unit)) : translated(words), slow && tr('slow')]
+        .filter(Boolean).join(' · ')]), statistic.name);
     const quick = known.filter(({ slow }) => !slow).map(({ name }) => name);
     /** @type {Question} */
     const question = ['heads',
       { names: statistic.slow ? [statistic.name] : quick, ...(statistic.specific ? aim : {}) }];
     const without = changeQuestion(this.target.aim, [], state.off.map(headOf));
-    this.numbers.want(scene, [question]);
-    const bars = this.target.aim.target !== null && !isPartial(scene.manifest);
-    this.bars.want(scene, bars ? [without] : []);
-    this.about(scene, statistic, question);
-    this.table(state, scene, statistic, this.numbers.answer(scene, question)?.values[statistic.name] ?? null);
+    const numbers = this.numbers.result(scene, question);
+    const changes = this.target.aim.target !== null && !isPartial(scene.manifest);
+    const bars = this.bars.result(scene, changes ? without : null);
+    this.about(statistic, numbers);
+    this.table(state, scene, statistic, numbers.answer?.values[statistic.name] ?? null);
     this.draw(state, scene);
-    this.off(state, scene.manifest, this.bars.answer(scene, without));
-    /** @type {[string, import('../effects/questions.js').Questions, Question]} */
-    const [at, questions, lost] = this.numbers.failure(scene, question) ? ['.vv-about', this.numbers, question]
-      : ['.vv-off', this.bars, without];
-    this.trouble(questions.failure(scene, lost), questions.fittingSize(scene, lost), at);
+    this.off(state, scene.manifest, bars.answer);
+    if (numbers.failure) this.trouble(numbers, '.vv-about');
+    else this.trouble(bars, '.vv-off');
     return this.walls.draw(state, scene, this.page.tables[state.color ?? SPOTLIGHT]);
   }
 
@@ -161,16 +160,6 @@ export class Heads extends Panel {
     return this.statistics.filter(({ name, specific, slow }) => (
       !missing[name] && !(slow && isPartial(manifest))
       && (!specific || this.target.aim.target !== null)));
-  }
-
-  /** List the statistics. @param {Statistic[]} known */
-  offer(known) {
-    const offered = known.map(({ name, title: words, unit, slow }) => `<option value="${name}">${escaped([
-      unit ? tr('in-brackets', translated(words), translated(unit)) : translated(words), slow && tr('slow')]
-      .filter(Boolean).join(' · '))}</option>`).join('');
-    if (offered === this.offered) return;
-    this.offered = offered;
-    this.find('[data-field=statistic]').innerHTML = offered;
   }
 
   /**
@@ -209,14 +198,11 @@ export class Heads extends Panel {
     oneTabStop(table);
   }
 
-  /** @param {Scene} scene @param {Statistic} statistic @param {any} question */
-  about(scene, { name, title: words, about }, question) {
-    const select = this.find('[data-field=statistic]');
-    if (select.value !== name) select.value = name;
-    const running = this.numbers.progress(scene, question);
-    const missing = this.numbers.answer(scene, question)?.missing[name] ?? '';
+  /** @param {Statistic} statistic
+   * @param {ReturnType<import('../effects/questions.js').Questions['result']>} result */
+  about({ name, title: words, about }, { answer, running }) {
     const waits = running && tr('sentence', progressWords(running, tr('computing', translated(words))));
-    this.write('.vv-about', joined(translated(about), translated(missing), waits));
+    this.write('.vv-about', joined(translated(about), translated(answer?.missing[name] ?? ''), waits));
   }
 
   /** @param {State} state @param {Scene} scene @param {Statistic} statistic @param {Values | null} values - (L, H) */
@@ -320,8 +306,6 @@ export class Heads extends Panel {
       : off.length ? listedOff() : tr('all-heads-are-on-tick'));
     this.find('[data-do=on]').hidden = off.length === 0;
     if (!answer) return;
-    const bars = movedTarget(this.target.label, answer) + (answer.classes.length
-      ? moved(answer.classes, outputs(manifest)) : '');
-    this.fill('.vv-bars', bars);
+    this.fill('.vv-bars', movedTarget(this.target.label, answer) + moved(answer.classes, outputs(manifest)));
   }
 }

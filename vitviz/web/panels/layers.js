@@ -6,11 +6,11 @@ import { Pane } from '../draw/photo.js';
 import { roving } from '../draw/roving.js';
 import { sceneOf } from '../effects/questions.js';
 import { decoded } from '../compute/payload.js';
-import { escaped, percent, playWords, progressWords, scaled, whole } from '../compute/format.js';
+import { percent, playWords, progressWords, scaled, whole } from '../compute/format.js';
 import { readsFeatures } from '../compute/targets.js';
 import { inEnglish, spoken, tr, translated } from '../core/words.js';
 import { csv } from '../compute/map_files.js';
-import { write } from '../draw/dom.js';
+import { offer, write } from '../draw/dom.js';
 import { together } from '../draw/saved.js';
 import { smallMaps } from '../draw/small_maps.js';
 import { aboutOf, chartChoices, mapChoices, nameOf, saveMenu, withWords } from './save.js';
@@ -113,10 +113,9 @@ export class Layers extends Panel {
     const most = scene.manifest.predictions.length ? tr('the-most-probable-classes') : undefined;
     /** @type {import('../effects/questions.js').Question} */
     const question = ['layers', this.target.show(state, scene, most)];
-    this.questions.want(scene, [question]);
-    const answer = this.questions.answer(scene, question) ?? null;
+    const { answer, failure, running } = this.questions.result(scene, question);
     if (answer !== this.answer) this.answered(answer);
-    this.showText('.vv-trouble', this.questions.failure(scene, question));
+    this.showText('.vv-trouble', failure);
     const button = this.find('[data-do=play]');
     button.setAttribute('aria-pressed', String(state.playing));
     write(button, playWords(state.playing, this.page.still.matches, false));
@@ -128,7 +127,6 @@ export class Layers extends Panel {
     for (const [name, words] of Object.entries(about)) {
       this.write(`.vv-${name}`, tr(words));
     }
-    const running = this.questions.progress(scene, question);
     this.pane.element.classList.toggle('vv-waiting', running !== null);
     this.write('.vv-note', running ? progressWords(running, tr('reading-the-layers'))
       : answer ? this.leads(answer) : '');
@@ -163,8 +161,7 @@ export class Layers extends Panel {
     this.rgb = decoded(answer.colors);
     this.bytes = names.length ? decoded(answer.patches) : new Uint8Array(0);
     this.find('.vv-reading').hidden = names.length === 0;
-    this.find('[data-field=class]').innerHTML = names
-      .map((name, place) => `<option value="${place}">${escaped(translated(name))}</option>`).join('');
+    offer(this.find('[data-field=class]'), names.map((name, place) => [place, translated(name)]), 0);
     this.lastClass = 0;
     this.find('[data-field=class]').closest('label').hidden = names.length < 2;
     if (names.length) {

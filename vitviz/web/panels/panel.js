@@ -95,13 +95,13 @@ export class Panel {
 
   /**
    * Show why a question failed, with a button for the largest input size at which it works, if any.
-   * @param {string | null | undefined} words @param {number | null} size
+   * @param {{failure: string, size: number | null}} result - see `Questions.result`
    * @param {string} [at] - the element before the message
    */
-  trouble(words, size, at) {
-    this.showText('.vv-trouble', words);
+  trouble({ failure, size }, at) {
+    this.showText('.vv-trouble', failure);
     const place = this.find('.vv-trouble');
-    const before = at && words ? this.find(at) : null;
+    const before = at && failure ? this.find(at) : null;
     if (before && place.previousElementSibling !== before) {
       this.find('.vv-trouble + [data-do=fits]')?.remove();
       before.after(place);

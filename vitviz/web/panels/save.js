@@ -59,20 +59,18 @@ function save(content, name, type, store) {
  * @returns {Choice[]}
  */
 export function mapChoices(shown) {
-  /** @param {(scene: Scene, saved: Saved) => Content} write */
+  /** @param {typeof mapCsv | typeof mapNpz} write */
   const numbers = (write) => () => {
     const now = shown();
-    return now?.saved ? write(now.scene, now.saved) : null;
+    return now?.saved ? write(now.scene.manifest, now.scene.geometry, now.saved) : null;
   };
   return [
     { words: 'picture-png', ending: 'png', make: () => {
       const now = shown();
       return now && now.pane.captioned(aboutOf(now.scene), true);
     } },
-    { words: 'numbers-csv', ending: 'csv', make: numbers(({ manifest, geometry }, saved) => (
-      mapCsv(manifest, geometry, saved))) },
-    { words: 'numbers-npz', ending: 'npz', make: numbers(({ manifest, geometry }, saved) => (
-      mapNpz(manifest, geometry, saved))) },
+    { words: 'numbers-csv', ending: 'csv', make: numbers(mapCsv) },
+    { words: 'numbers-npz', ending: 'npz', make: numbers(mapNpz) },
   ];
 }
 

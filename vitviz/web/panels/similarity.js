@@ -8,7 +8,7 @@ import { FIELDS, SIMILARITY, groupsByLayer, hasQuery } from '../core/state.js';
 import { joined, spoken, tr } from '../core/words.js';
 import { decoded } from '../compute/payload.js';
 import { packed } from '../draw/color.js';
-import { write } from '../draw/dom.js';
+import { offer, write } from '../draw/dom.js';
 import { Lines } from '../draw/lines.js';
 import { nameOf, saveMenu } from './save.js';
 import { Panel } from './panel.js';
@@ -117,10 +117,8 @@ export class Similarity extends Panel {
    * @param {Scene} scene @param {number} block
    */
   ofLayer(scene, block) {
-    this.layers.want(scene, [LAYERS]);
-    const missing = this.layers.failure(scene, LAYERS);
-    const answer = this.layers.answer(scene, LAYERS);
-    if (!answer) return { missing };
+    const { answer, failure } = this.layers.result(scene, LAYERS);
+    if (!answer) return { missing: failure };
     const rgb = this.decoded.get(answer) ?? decoded(answer.colors);
     this.decoded.set(answer, rgb);
     const at = answer.layers.indexOf(block + 1);
@@ -224,13 +222,10 @@ export class Similarity extends Panel {
       const found = this.basis(scene, scenes, { descriptor, block });
       return found && basisFile(found.basis, { descriptor, block });
     };
-    if (this.isNew(scene, spoken())) {
-      const { values = [] } = FIELDS.descriptor.kind;
-      kind.innerHTML = ['', ...values].map((name) => `<option value="${name}">${
-        name ? tr(name) : tr('tokens-of-all-layers')}</option>`).join('');
-    }
+    this.isNew(scene);
+    const { values = [] } = FIELDS.descriptor.kind;
+    offer(kind, [['', tr('tokens-of-all-layers')], ...values.map((name) => [name, tr(name)])], descriptor ?? '');
     kind.options[0].hidden = similar !== 'components';
-    if (kind.value !== (descriptor ?? '')) kind.value = descriptor ?? '';
     const field = matches.closest('label');
     const hidden = !other || similar !== 'cosine';
     if (field.hidden !== hidden) field.hidden = hidden;

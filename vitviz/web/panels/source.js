@@ -3,7 +3,7 @@ import { escaped, sizeWords } from '../compute/format.js';
 import { pictureOf } from '../compute/readback.js';
 import { spoken, tr, translated } from '../core/words.js';
 import { isOpen } from '../core/state.js';
-import { write } from '../draw/dom.js';
+import { offer, write } from '../draw/dom.js';
 import { Panel } from './panel.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -26,8 +26,7 @@ export class Source extends Panel {
     this.dialog = this.find('.vv-webcam');
     /** @type {string | null | undefined} */
     this.image = undefined; // the pressed example
-    /** @type {number | null | undefined} */
-    this.size = undefined; // the chosen size
+    this.offered = /** @type {(string | number)[][]} */ ([]); // input sizes
     this.lang = ''; // of the examples' names
     /** @type {import('../effects/scene.js').Scene | null} */
     this.seen = null; // the scene whose input is shown
@@ -170,10 +169,7 @@ export class Source extends Panel {
     const scene = this.page.scenes.get(state.scene?.id ?? '');
     if (!scene) return;
     if (this.isNew(scene, spoken())) this.sizes(scene.manifest, state.size);
-    if (state.size !== this.size) {
-      this.size = state.size;
-      this.find('#size select').value = state.size === null ? '' : String(state.size);
-    }
+    offer(this.find('#size select'), this.offered, state.size ?? '');
     if (isOpen(state, 'input')) this.look(scene);
   }
 
@@ -193,12 +189,9 @@ export class Source extends Panel {
     this.finer = sizes[1]?.size ?? null; // each step doubles the side
     this.sharper.hidden = this.finer === null;
     write(this.sharper, chosen === null ? tr('sharper') : tr('standard'));
-    const offered = sizes.map((size) => ( // without the time of the chosen size, which has run
-      { size: size.size, words: sizeWords(size.size === chosen ? { ...size, seconds: null } : size) }));
-    if (sizes.every(({ size }) => size !== chosen)) offered.push({ size: chosen, words: tr('pixels', chosen) });
-    this.find('#size select').innerHTML = offered.map(({ size, words }) => `<option
-      value="${size ?? ''}">${escaped(words)}</option>`).join('');
-    this.size = undefined;
+    this.offered = sizes.map((size) => ( // without the time of the chosen size, which has run
+      [size.size ?? '', sizeWords(size.size === chosen ? { ...size, seconds: null } : size)]));
+    if (sizes.every(({ size }) => size !== chosen)) this.offered.push([chosen ?? '', tr('pixels', chosen)]);
   }
 
   /** @param {import('../effects/scene.js').Scene} scene */

@@ -88,8 +88,7 @@ export class SpotsPanel extends Panel {
     const shown = this.questions.answer(scene, partly);
     const { problemType } = scene.manifest;
     if (shown || failure || !answer) {
-      this.fill('.vv-bars', shown?.classes.length
-        ? moved(shown.classes.slice(0, CLASSES), outputs({ problemType })) : '');
+      this.fill('.vv-bars', moved(shown?.classes.slice(0, CLASSES) ?? [], outputs({ problemType })));
     }
     return spots.map(({ token }) => token - scene.manifest.prefix.length);
   }

@@ -113,13 +113,13 @@ export class Lecture extends Panel {
     const moves = current !== this.moved && this.moved !== '' && !this.page.still.matches;
     const before = moves ? placesOf(this.steps[parseInt(this.moved, 10) - 1]) : null;
     this.moved = current;
-    this.questions.want(scene, [ASK]);
-    const lecture = this.numbers(this.questions.answer(scene, ASK));
+    const { answer, failure, running } = this.questions.result(scene, ASK);
+    const lecture = this.numbers(answer);
     this.tell(shown);
     this.ribbon.render(shown, scene, lecture);
     this.code(shown);
-    this.showText('.vv-trouble', this.questions.failure(scene, ASK));
-    this.find('.vv-waits').hidden = Boolean(lecture) || !this.questions.progress(scene, ASK);
+    this.showText('.vv-trouble', failure);
+    this.find('.vv-waits').hidden = Boolean(lecture) || !running;
     for (const section of this.all('.vv-step')) section.hidden = Number(section.dataset.of) !== state.step;
     const more = this.steps[state.step - 1].render(shown, scene, lecture);
     const { name } = LECTURE[state.step - 1];
@@ -161,7 +161,7 @@ export class Lecture extends Panel {
     stage.style.setProperty('--fit', `${fits}px`);
   }
 
-  /** @param {ArrayBuffer | undefined} file @returns {Numbers} */
+  /** @param {ArrayBuffer | null} file @returns {Numbers} */
   numbers(file) {
     if (!file) return null;
     if (this.parsed?.file !== file) this.parsed = { file, lecture: parseLecture(file) };

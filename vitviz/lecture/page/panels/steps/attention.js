@@ -122,11 +122,9 @@ export class Attention extends Step {
     this.turn(state.full ? state.part : 0);
     this.offer('layer', depth, block);
     this.offer('head', heads, head);
-    /** @type {import('../../../../web/effects/questions.js').Question} */
-    const question = ['lecture', { block }];
-    this.questions.want(scene, [question]);
-    this.showText('.vv-trouble', this.questions.failure(scene, question));
-    this.compute(scene, block, head, token, this.questions.answer(scene, question));
+    const { answer, failure } = this.questions.result(scene, ['lecture', { block }]);
+    this.showText('.vv-trouble', failure);
+    this.compute(scene, block, head, token, answer);
     this.root.classList.toggle('vv-empty', this.head === null);
     if (this.head) this.draw(state, scene, this.head, token);
     else this.pane.label({ title: this.words.waiting, answer: '', low: '', high: '', unit: '' });
@@ -157,7 +155,7 @@ export class Attention extends Step {
   /**
    * Return the numbers of a head, if its block and values are loaded.
    * @param {Scene} scene @param {number} block @param {number} head @param {number} token
-   * @param {ArrayBuffer | undefined} file
+   * @param {ArrayBuffer | null} file
    */
   compute({ id, answers }, block, head, token, file) {
     const held = answers.blocks[block]?.block;

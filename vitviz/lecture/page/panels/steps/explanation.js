@@ -84,8 +84,9 @@ export class Explanation extends Step {
     this.find('.vv-apart').hidden = !classifies;
     const refused = maps.find((question) => this.maps.failure(scene, question)) ?? test;
     const questions = refused === test ? this.tests : this.maps;
-    this.trouble(classifies ? questions.failure(scene, refused) : words.none,
-      classifies ? questions.fittingSize(scene, refused) : null);
+    const [failure, size] = classifies ? [questions.failure(scene, refused), questions.fittingSize(scene, refused)]
+      : [words.none, null];
+    this.trouble({ failure, size });
     const running = this.tests.progress(scene, test)
       ?? maps.map((question) => this.maps.progress(scene, question)).find(Boolean);
     this.write('.vv-note', running ? progressWords(running, words.waiting) : '');

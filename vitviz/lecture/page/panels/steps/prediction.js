@@ -44,11 +44,10 @@ export class Prediction extends Step {
 
   /** @param {State} state @param {Scene} scene */
   show(state, scene) {
-    this.questions.want(scene, [LAYERS]);
-    const answer = this.questions.answer(scene, LAYERS) ?? null;
+    const { answer, failure } = this.questions.result(scene, LAYERS);
     if (answer !== this.answer) this.answered(answer);
     const none = answer && !answer.names.length ? this.words.none : '';
-    this.showText('.vv-trouble', this.questions.failure(scene, LAYERS) || none);
+    this.showText('.vv-trouble', failure || none);
     this.root.classList.toggle('vv-empty', !answer?.names.length);
     if (answer?.names.length) this.draw(state, scene, answer);
     else if (!answer) this.pane.label({ title: tr('reading-the-layers'), answer: '', low: '', high: '', unit: '' });

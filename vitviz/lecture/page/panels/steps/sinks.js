@@ -17,9 +17,8 @@ export class Sinks extends Step {
   /** @param {import('./step.js').Shown} state @param {import('./step.js').Scene} scene */
   show({ opacity }, scene) {
     const { words } = this;
-    this.questions.want(scene, [PLANTED]);
-    this.showText('.vv-trouble', this.questions.failure(scene, PLANTED));
-    const file = this.questions.answer(scene, PLANTED);
+    const { answer: file, failure } = this.questions.result(scene, PLANTED);
+    this.showText('.vv-trouble', failure);
     for (const part of this.all('.vv-asked')) part.hidden = !file;
     if (!file || !this.differs('all', file, opacity)) return;
     const { norms, attention, block, neuron, later, places, register, classes } = parsePlanted(file);

@@ -6,7 +6,7 @@ import { tr, wordsOf } from '../../../../web/core/words.js';
 import { chart, fill } from '../../../../web/draw/charts.js';
 import { SIGNED, SPOTLIGHT, scaleOver } from '../../../../web/draw/color.js';
 import { Pane } from '../../../../web/draw/photo.js';
-import { write } from '../../../../web/draw/dom.js';
+import { offer, write } from '../../../../web/draw/dom.js';
 import { Panel } from '../../../../web/panels/panel.js';
 
 /**
@@ -90,11 +90,7 @@ export class Step extends Panel {
   /** Offer the numbers from 1 in a list. @param {string} name - its `data-field` @param {number} count
    * @param {number} chosen - from 0 */
   offer(name, count, chosen) {
-    const select = this.find(`[data-field=${name}]`);
-    if (select.options.length !== count) {
-      select.innerHTML = Array.from({ length: count }, (_, at) => `<option value="${at}">${at + 1}</option>`).join('');
-    }
-    if (select.value !== String(chosen)) select.value = String(chosen);
+    offer(this.find(`[data-field=${name}]`), Array.from({ length: count }, (_, at) => [at, at + 1]), chosen);
   }
 
   /** React to a slider. @param {string} name - its `data-slide` @param {(value: number) => void} moved */

@@ -32,9 +32,9 @@ export class WordsStep extends Step {
   show(state, scene) {
     const { words } = this;
     const { captioned } = scene.manifest;
-    this.questions.want(scene, captioned ? [CAPTION] : []);
-    const maps = captioned ? mapsOf(this.questions.answer(scene, CAPTION)) : null;
-    this.showText('.vv-trouble', captioned ? this.questions.failure(scene, CAPTION) : words.none);
+    const { answer, failure } = this.questions.result(scene, captioned ? CAPTION : null);
+    const maps = mapsOf(answer);
+    this.showText('.vv-trouble', captioned ? failure : words.none);
     for (const part of this.all('.vv-asked, .vv-path')) part.hidden = !maps;
     if (maps !== this.offered) this.row.offer(maps?.written.words ?? []);
     this.offered = maps;
