@@ -153,7 +153,7 @@ test('offline and refusing servers are distinguished; a refusal is translated; a
   const gone = 'The server does not answer. Try again in a moment.';
   assert.deepEqual(kinds, [['offline', gone], ['refused', error.text], ['offline', gone], ['offline', gone]]);
   speak('zh');
-  assert.equal(translated(error.text), '请求最大为 66 MB。请选择较小的文件。');
+  assert.equal(translated(error.text), '超过了 66 MB。请选择较小的文件。');
   speak('en');
   const aborted = await exchange([new DOMException('', 'AbortError'), { data: 7 }], ask('layers', SCENE));
   assert.deepEqual([aborted.requests.length, aborted.error.name], [1, 'AbortError']);
