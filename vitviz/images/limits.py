@@ -10,7 +10,7 @@ import io
 import re
 from typing import BinaryIO, Literal
 
-from PIL import Image, JpegImagePlugin
+from PIL import Image, Jpeg2KImagePlugin, JpegImagePlugin, TiffImagePlugin, WebPImagePlugin  # noqa: F401
 
 from vitviz.errors import VitvizError
 from vitviz.phrases import Phrase
@@ -40,17 +40,9 @@ _JPEG_WHOLE = 26_000_000  # pixels; libjpeg decodes larger pictures at half widt
 
 _EXIF_SEGMENT = re.compile(rb"\xff\xe1..(?=Exif\0\0)", re.DOTALL)
 
-_SIGNATURES = (
-    (rb"\xff\xd8\xff", "JPEG"),
-    (rb"\x89PNG\r\n\x1a\n", "PNG"),
-    (rb"RIFF....WEBP", "WEBP"),
-    (rb"GIF8[79]a", "GIF"),
-    (rb"BM", "BMP"),
-    (rb"II\*\0|MM\0\*|MM\*\0|II\0\*|MM\0\+|II\+\0", "TIFF"),
-    (rb"\xff\x4f\xff\x51|\0\0\0\x0cjP  \r\n\x87\n", "JPEG2000"),
-    (rb"P[0-6fy]", "PPM"),
-)
-_FORMATS = tuple((re.compile(pattern, re.DOTALL), name) for pattern, name in _SIGNATURES)
+Image.preinit()
+# Pillow's tests of a file's first bytes; the other plugins are imported above.
+_ACCEPTS = {name: Image.OPEN[name][1] for name in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "JPEG2000", "PPM")}
 
 
 class ImageError(VitvizError):
@@ -103,7 +95,7 @@ def format_of(head: bytes) -> str | None:
     """Return Pillow's format name of a file starting with `head`; `None` for unsupported formats."""
     if (kind := kind_of(head)) is not None:
         return "HEIF" if kind == "HEIC" else kind
-    return next((name for pattern, name in _FORMATS if pattern.match(head)), None)
+    return next((name for name, accept in _ACCEPTS.items() if accept and accept(head[:16])), None)
 
 
 def prepared(file: BinaryIO, name: str) -> BinaryIO:
