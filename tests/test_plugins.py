@@ -153,6 +153,7 @@ def test_page_offers_plugins_in_english_where_a_translation_is_missing(page: Bro
     [
         ("import a_missing_module", r"ModuleNotFoundError\(.*a_missing_module"),
         ("raise RuntimeError('broken')", r"RuntimeError\('broken'\)"),
+        ("import sys\nsys.exit('a script')", r"SystemExit\('a script'\)"),
         ("", "AttributeError"),
         ("PLUGIN = 3", "an object of type int"),
         ("from vitviz_example import LARGEST_SHARE as PLUGIN", "an object of type Statistic"),

@@ -73,7 +73,7 @@ class Registry(UserDict[str, D]):
         package = entry.dist.name if entry.dist else "an unknown package"
         try:
             plugin = entry.load()
-        except Exception as error:  # noqa: BLE001 - importing a plug-in runs any code
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - importing a plug-in runs any code
             problem = repr(error)
         else:
             if not isinstance(plugin, self._kind):

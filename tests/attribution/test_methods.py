@@ -236,6 +236,16 @@ def test_signed_scores_of_a_contrast_are_the_difference(method: str) -> None:
     assert float(contrast.min()) < 0 < float(contrast.max())
 
 
+@pytest.mark.parametrize("returned", [None, lambda scores: scores[:, 1:], lambda scores: scores[0]])
+def test_scores_of_a_plugin_that_are_not_one_for_each_token_are_refused(returned: Any) -> None:
+    def without_prefix(case: Case) -> Any:
+        return returned and returned(gae(case))
+
+    method = dataclasses.replace(METHODS["gae"], function=without_prefix)
+    with pytest.raises(ExplainError, match="without_prefix to return a score for each token"):
+        attribute(cases.model(), cases.images(), 1, method)
+
+
 @class_specific
 def test_a_model_without_classifier_has_no_target(method: str) -> None:
     model = cases.model(classes=0)

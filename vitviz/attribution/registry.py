@@ -1,5 +1,6 @@
 """List all attribution methods by name, and run them."""
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -142,7 +143,16 @@ def score_tokens(
         )
     with untouched(images.device):
         case = Case(model, images, resolved, trace)
-        return case, method.function(case, **options).detach()
+        scores = method.function(case, **options)
+    grids = {trace.grid, *map(trace.grid_in, trace.blocks)}  # windowed models merge patches
+    shapes = [(len(images), len(trace.prefix) + math.prod(grid)) for grid in grids]
+    shape = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+    if shape not in shapes:
+        raise ExplainError(
+            f"Expected {method.name} to return a score for each token, {' or '.join(map(str, shapes))}, got {shape}. "
+            "Correct this method."
+        )
+    return case, scores.detach()
 
 
 def score_patches(
