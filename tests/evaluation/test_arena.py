@@ -187,6 +187,9 @@ def test_summary_names_the_best_method_and_those_not_significantly_worse(
     assert sentence in result.describe()
     assert "40 photographs" in result.describe()
     assert "fewer than 30" in standings([*scores], *records(scores, noise, 6), {"seed": 0}, {}).describe()
+    assert (
+        standings(["gae"], *records({"gae": 0.9}, noise), {"seed": 0}, {}).describe().endswith("40 photographs: gae.")
+    )
     assert "no method can be named" in standings([*scores], *records(scores, noise, 5), {"seed": 0}, {}).describe()
 
 

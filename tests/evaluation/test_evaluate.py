@@ -40,7 +40,7 @@ from vitviz.evaluation.records import append, opened, processes, read
 from vitviz.evaluation.table import COLUMNS, ENOUGH, REMOVAL, Evaluation, tabulate
 from vitviz.explorer import Explorer
 from vitviz.images.decoding import decode
-from vitviz.images.folders import DataError, list_images
+from vitviz.images.folders import DataError, find_classes, list_images
 from vitviz.model.vit import ViT
 from vitviz.weights.checkpoint import fingerprint, save
 from vitviz.writing import WritingError
@@ -363,6 +363,9 @@ def test_links_to_folders_are_followed_without_circles(photos: Path, tmp_path: P
     (photos / "ox" / "circle").symlink_to(photos / "ox")
     names = [path.name for path in list_images(tmp_path / "linked")]
     assert names == sorted(path.name for path in (photos / "ox").glob("*.png"))
+    before = find_classes(photos, {"ox": 0, "church": 2})
+    (photos / "empty").mkdir()  # not a class, but without photographs
+    assert find_classes(photos, {"ox": 0, "church": 2}) == before
 
 
 def test_photographs_without_labels_are_explained_for_the_predicted_class(photos: Path, tmp_path: Path) -> None:

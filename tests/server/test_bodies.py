@@ -250,6 +250,7 @@ def test_uploaded_checkpoint_is_named_by_its_hash(own: Site, tmp_path: Path) -> 
         ("127.0.0.1", {"x-forwarded-for": "203.0.113.7"}),
         ("127.0.0.1", {"x-forwarded-proto": "https"}),
         ("127.0.0.1", {"forwarded": "for=203.0.113.7"}),
+        ("127.0.0.1", {"x-real-ip": "203.0.113.7"}),
         ("127.0.0.1", {"host": "page.example"}),
         ("203.0.113.7", {}),
     ],

@@ -127,7 +127,7 @@ class Standings:
             text += f" {row.method} is not significantly worse and {ratio:.1f} times faster."
         elif equal:
             text += f" Not significantly worse: {', '.join(row.method for row in equal)}."
-        else:
+        elif others:
             text += " All other methods are significantly worse."
         few = (
             f" Confidence intervals of fewer than {ENOUGH} photographs are unreliable."

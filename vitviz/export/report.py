@@ -192,7 +192,7 @@ def _tile(tile: Tile, folder: Path, preprocess: Preprocess, cluster: int | None)
             f"<p{' class=rp-flag' if index == tile.flagged else ''}>{html.escape(unbroken(line))}</p>"
             for index, line in enumerate(lines, 1)
         )
-        + "</a>\n"
+        + f"<p>{name}</p></a>\n"
     )
 
 

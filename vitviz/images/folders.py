@@ -94,15 +94,15 @@ def find_classes(folder: Path, classes: Mapping[str, int]) -> dict[int, list[Pat
     if not folder.is_dir():
         raise DataError(f"Expected a folder with one subfolder for each class, got {str(folder)!r}. Check the path.")
     inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    files = {path.name: images for path in inside if (images := list_images(path))}
     known = f"Name the subfolders after its labels or class ids: {_some([*classes])}."
-    if unknown := [path.name for path in inside if path.name not in classes]:
+    if unknown := [name for name in files if name not in classes]:
         raise DataError(
             f"Expected subfolders of {str(folder)!r} to be classes of this model, got {_some(unknown)}. {known}"
         )
     files_by_class: dict[int, list[Path]] = {}
-    for path in inside:
-        if images := list_images(path):
-            files_by_class.setdefault(classes[path.name], []).extend(images)
+    for name, images in files.items():
+        files_by_class.setdefault(classes[name], []).extend(images)
     if not files_by_class:
         raise DataError(f"Expected images in subfolders of {str(folder)!r}, got none. {known}")
     return files_by_class

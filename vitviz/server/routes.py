@@ -46,6 +46,7 @@ from vitviz.settings import LOCALHOST
 from vitviz.web.questions import QUESTIONS
 
 TICK = 0.5  # seconds between lines of progress
+PROXIED = ("forwarded", "via", "x-real-ip")  # headers that proxies add, beside those that start with x-forwarded-
 NAME_LETTERS = 80  # of a checkpoint's name
 PIECE = 2**16  # bytes of an answer that are sent at once
 RETRY = 10.0  # seconds after which a client may ask again
@@ -270,7 +271,7 @@ class Questions:
 
 def is_own(request: Request) -> bool:
     """Return whether a request comes from this machine, under one of its own names and past no proxy."""
-    forwarded = any(name == "forwarded" or name.startswith("x-forwarded-") for name in request.headers)
+    forwarded = any(name in PROXIED or name.startswith("x-forwarded-") for name in request.headers)
     return not forwarded and {request.url.hostname, address(request.scope)} <= LOCALHOST
 
 
