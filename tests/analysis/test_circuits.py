@@ -93,6 +93,8 @@ def test_refused_circuits(folder: Path, tmp_path: Path) -> None:
         vitviz.circuit(tiny.model(), folder)
     with pytest.raises(AnalysisError, match="between 0 and 1"):
         vitviz.circuit(tiny.known(), folder, keep=1.5)
+    with pytest.raises(AnalysisError, match="seed from 0 on"):
+        vitviz.circuit(tiny.known(), folder, seed=-1)
     with pytest.raises(AnalysisError, match="at least 4 photographs"):
         vitviz.circuit(tiny.known(), folder, limit=2)
     with pytest.raises(AnalysisError, match="folder"):

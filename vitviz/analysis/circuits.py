@@ -131,8 +131,8 @@ def circuit(
         raise AnalysisError("Expected a model with preprocessing (`pretrained`), got one without. Load it by name.")
     if not 0 < keep < 1 or sets < 1 or batch_size < 1 or seed < 0:
         raise AnalysisError(
-            f"Expected keep between 0 and 1, at least one random set and photograph per batch, and a seed from 0 on, got "
-            f"{keep}, {sets}, {batch_size} and {seed}. Correct them."
+            f"Expected keep between 0 and 1, at least one random set and photograph per batch, and a seed from 0 on, "
+            f"got {keep}, {sets}, {batch_size} and {seed}. Correct them."
         )
     height, width = model.config.image_size
     preprocess = replace(about.preprocess, mode="squash", height=height, width=width, resize=None)
