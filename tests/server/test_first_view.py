@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import brotli
 import httpx
 import pytest
+from browsing import new_page
+from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
 from running import Gate, Running, complete, expect_first_view, settled
@@ -69,6 +71,13 @@ def test_parts_of_the_page_are_loaded_when_they_are_needed(page: Browser, app: R
     page.locator("[data-do=lang]").click()
     expect(lead).to_have_text("看看图像模型在看哪里")
     assert loaded == ["page", "zh", "lecture"]
+
+
+def test_page_opens_in_the_language_of_the_browser(browser: Chromium, app: Running) -> None:
+    with new_page(browser, locale="zh-CN") as page:
+        for address, text in (("", "看看图像模型在看哪里"), ("?lang=en", "See what an image model looks at")):
+            page.goto(app.url + address)
+            expect(page.locator(".vv-lead")).to_have_text(text)
 
 
 def test_part_that_was_lost_is_loaded_again_on_request(page: Browser, app: Running) -> None:

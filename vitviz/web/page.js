@@ -123,7 +123,7 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
     frame = 0;
     page.began = performance.now();
     const shown = showable(store.get());
-    const lang = languageOf(shown.lang, lecture);
+    const lang = languageOf(shown.lang, lecture, (own) => !inside && own in addresses);
     parts.want([shown.tab, lang]);
     speak(lang);
     const more = page.panels.map((panel) => panel.render(shown)).some(Boolean);

@@ -39,9 +39,14 @@ export function wordsOf(lang) {
   return WORDS[lang] ?? WORDS.en;
 }
 
-/** Return the language of a page. @param {string | null} chosen @param {{lang: string} | null} lecture */
-export function languageOf(chosen, lecture) {
-  return chosen ?? lecture?.lang ?? 'en';
+/**
+ * Return the language of a page: the chosen one, else the visitor's if the page can load it, else the lecture's.
+ * @param {string | null} chosen @param {{lang: string} | null} lecture
+ * @param {(lang: string) => boolean} loads
+ */
+export function languageOf(chosen, lecture, loads) {
+  const [own] = navigator.language.split('-');
+  return chosen ?? (loads(own) ? own : lecture?.lang ?? 'en');
 }
 
 /** Replace the placeholders {0}, {1}, ... of a text by values. A missing value is empty, and numbers get separated
