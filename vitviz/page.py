@@ -152,7 +152,11 @@ def launch(page: Page, allowed: Settings, host: str | None = None, port: int | N
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     workers().warm()
     firewall = Middleware(
-        Firewall, endpoints=page.endpoints, leave=page.programs.leave, requests=RequestLog() if allowed.log else None
+        Firewall,
+        endpoints=page.endpoints,
+        leave=page.programs.leave,
+        requests=RequestLog() if allowed.log else None,
+        links=page.files.links,
     )
     # Direct calls, which would bypass the queue, are refused.
     page.queue(api_open=False, max_size=MAX_WAITING)

@@ -73,6 +73,20 @@ def test_parts_of_the_page_are_loaded_when_they_are_needed(page: Browser, app: R
     assert loaded == ["page", "zh", "lecture"]
 
 
+def test_photograph_and_modules_are_loaded_once_and_before_scripts_ask(page: Browser, app: Running) -> None:
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url.removeprefix(app.url)))
+    answer = page.goto(app.url)
+    complete(page)
+    assert answer
+    links = dict(re.findall(r"<([^>]+)>; rel=(\w+)", answer.headers["link"]))
+    assert sum(kind == "modulepreload" for kind in links.values()) > 3
+    assert [kind for name, kind in links.items() if "/photo." in name] == ["preload"]
+    assert all(requests.count(name) == 1 for name in links)
+    elsewhere = page.request.get(f"{app.url}?image=Dog")
+    assert "link" not in elsewhere.headers
+
+
 def test_page_opens_in_the_language_of_the_browser(browser: Chromium, app: Running) -> None:
     with new_page(browser, locale="zh-CN") as page:
         for address, text in (("", "看看图像模型在看哪里"), ("?lang=en", "See what an image model looks at")):

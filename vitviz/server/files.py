@@ -5,11 +5,14 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import brotli
+import gradio
 from PIL import Image
 from starlette.requests import Request
 from starlette.responses import Response
@@ -31,6 +34,16 @@ KINDS = {
 COMPRESSED = ("text/javascript",)
 QUALITY = 9  # of Brotli; higher levels delay the start by seconds
 PHOTO_QUALITY = 80  # of WebP; the file has 60 % of the size of the scene's JPEG
+
+
+def gradio_modules() -> list[str]:
+    """Return the addresses of the modules that the first script of Gradio's page imports, as its build lists them."""
+    folder = Path(gradio.__file__).parent / "templates" / "frontend"
+    first = re.search(r'src="\./(assets/index-[\w-]+\.js)"', (folder / "index.html").read_text(encoding="utf-8"))
+    listed = first and re.match(
+        r"const __vite__mapDeps=.*?=(\[.*?\])\)", (folder / first[1]).read_text(encoding="utf-8")
+    )
+    return [f"assets/{name}" for name in re.findall(r'"\./([\w-]+\.js)"', listed[1])] if listed else []
 
 
 class File:
@@ -68,6 +81,8 @@ class PageFiles:
         script: JavaScript that loads and starts the page's script; Gradio runs it in a function whose argument
             `element` contains the template.
         style: the page's style sheet.
+        links: `Link` header of the HTML: the browser loads Gradio's modules and the photograph at once, not one after
+            another when a script asks for them.
     """
 
     def __init__(self, endpoints: Endpoints, lecture: Mapping[str, Any] | None) -> None:
@@ -93,6 +108,8 @@ class PageFiles:
         self.style = bundle.whole_style(font)
         script = f"{bundle.script(bundle.ENTRY)}vitvizExplorer.given = {json.dumps(given)};\n"
         self.script = f"{bundle.loading()}load(element, {json.dumps(self._keep('page.js', script.encode()))});"
+        modules = (f"<{module}>; rel=modulepreload" for module in gradio_modules())
+        self.links = ", ".join([*modules, f"<{photo}>; rel=preload; as=image; fetchpriority=low"])
 
     async def serve(self, request: Request) -> Response:
         """Return a file of the page."""

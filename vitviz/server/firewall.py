@@ -68,12 +68,18 @@ class Firewall:
         endpoints: have the operator's settings, and the photographs of API clients.
         leave: called with the name of a session whose client left before the end of its events.
         requests: request log, if any.
+        links: `Link` header of the page, see `PageFiles`.
     """
 
     def __init__(
-        self, app: ASGIApp, endpoints: Endpoints, leave: Callable[[str], None], requests: RequestLog | None = None
+        self,
+        app: ASGIApp,
+        endpoints: Endpoints,
+        leave: Callable[[str], None],
+        requests: RequestLog | None = None,
+        links: str = "",
     ) -> None:
-        self.app, self.endpoints, self.leave, self.requests = app, endpoints, leave, requests
+        self.app, self.endpoints, self.leave, self.requests, self.links = app, endpoints, leave, requests, links
         self.page = GZipMiddleware(app)  # Gradio compresses its scripts, but not its HTML
         self.allowed, self.transfers = endpoints.menu.settings, Transfers(endpoints.cache)
         tools = [MCP] if self.allowed.mcp else []
@@ -138,6 +144,8 @@ class Firewall:
 
         async def answer(message: Message) -> None:
             nonlocal ended
+            if path == "/" and message["type"] == "http.response.start" and b"image=" not in scope["query_string"]:
+                MutableHeaders(scope=message)["link"] = self.links
             await send(message)
             ended = message["type"] == "http.response.body" and not message.get("more_body", False)
 
