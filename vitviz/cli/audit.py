@@ -34,7 +34,7 @@ page = click.option("--page", cls=LazyHelp, metavar="URL", compute_help=_page_he
     "--masks",
     type=PATH,
     metavar="FOLDER",
-    help="masks of the objects, CLASS/NAME.png (default: proposed from principal components)",
+    help="masks, CLASS/NAME.png, white for the object, as large as the photograph (default: proposed from components)",
 )
 @click.option("--quick", is_flag=True, help="run one method and no random sets, which gives no verdicts")
 @click.option("--methods", cls=Several, type=METHOD, help=METHODS)
@@ -46,8 +46,8 @@ page = click.option("--page", cls=LazyHelp, metavar="URL", compute_help=_page_he
 def audit(args: Args) -> None:
     """Test over a folder whether predictions rest on the object or on the background (shortcuts).
 
-    Writes a report, a table and records. To continue an interrupted run, repeat the command. torchrun distributes the
-    photographs over processes.
+    Writes report.html, photographs.csv and records.jsonl. To continue an interrupted run, repeat the command. torchrun
+    distributes the photographs over processes.
     """
     from vitviz.evaluation.audit import METHODS as DEFAULT_METHODS
     from vitviz.evaluation.audit import SETS
@@ -98,7 +98,8 @@ def _save(result: Audit, out: Any) -> list[str]:
 def compare(args: Args) -> None:
     """Compare the predictions, heads and maps of two models over a folder, such as before and after fine-tuning.
 
-    To continue an interrupted run, repeat the command. torchrun distributes the photographs over processes.
+    Writes report.html, heads.csv and records.jsonl. To continue an interrupted run, repeat the command. torchrun
+    distributes the photographs over processes.
     """
     from vitviz.evaluation.compare import compare as run_comparison
     from vitviz.evaluation.records import processes
