@@ -53,24 +53,10 @@ export class Controls extends Panel {
     this.find('[data-key=block]').addEventListener('change', () => { this.dragging = false; });
     this.canRoll = false; // whether the options of rollout can be changed
     root.addEventListener('input', (event) => this.changed(event.target));
-    root.addEventListener('click', (event) => this.clicked(event));
-  }
-
-  /** @param {Event} event */
-  clicked(event) {
-    const target = /** @type {any} */ (event.target);
-    const action = target.closest('[data-do]');
-    if (action && this.root.contains(action)) this.act(action.dataset.do);
-    const patch = target.closest('[data-patch]');
-    if (patch) this.change({ query: patch.dataset.patch.split(',').map(Number) });
-  }
-
-  /** @param {string} what */
-  act(what) {
-    if (['unpin', 'play'].includes(what)) this.page.store.dispatch({ type: what });
-    else if (what === 'help') this.change({ help: true });
-    else if (what === 'full') this.change({ full: this.state?.full !== true });
-    else this.page.act(what); // outside the page, such as saving a picture
+    root.addEventListener('click', (/** @type {any} */ { target }) => {
+      const patch = target.closest('[data-patch]')?.dataset.patch;
+      if (patch) this.change({ query: patch.split(',').map(Number) });
+    });
   }
 
   /** @param {any} input */

@@ -144,7 +144,6 @@ export class Explain extends Panel {
     if (what.do === 'all') this.start(testQuestion(shown, []), !this.list.running);
     if (what.do === 'other') this.swap();
     if (what.do === 'difference') this.change({ difference: !this.page.store.get().difference });
-    if (what.do === 'link') this.page.act('link');
     this.hiding.clicked(what.do);
     this.evidence.clicked(what.do);
     if (what.method) this.change({ method: what.method });

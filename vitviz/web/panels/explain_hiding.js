@@ -56,7 +56,6 @@ export class Hiding {
   clicked(what) {
     const { panel } = this;
     const { removed } = panel.page.store.get();
-    if (what === 'restore') panel.change({ removed: 0, erased: [] });
     if (what === 'further') panel.change({ removed: Math.min(MAX_HIDDEN, removed + STEP) });
     if (what === 'flip') this.searching = !this.searching;
     else if (what) this.searching = false;

@@ -51,15 +51,19 @@ export class Frame extends Panel {
     if (this.tabs.length) roving(this.find('[role=tablist]'));
   }
 
-  /** @param {any} event */
+  /** Do what any button of the page with `data-do` does, besides what its panel does. @param {any} event */
   clicked(event) {
     const tab = event.target.closest('[role=tab]');
     const what = tab ? 'tab' : event.target.closest('[data-do]')?.dataset.do;
     /** @type {Record<string, () => Partial<State>>} */
     const changes = { tab: () => ({ tab: tab.dataset.tab }), full: () => ({ full: !this.state?.full }),
-      lang: () => ({ lang: this.nextLanguage }),
-      theme: () => ({ theme: this.isDark() ? 'light' : 'dark' }), dismiss: () => ({ messages: [] }) };
+      lang: () => ({ lang: this.nextLanguage }), theme: () => ({ theme: this.isDark() ? 'light' : 'dark' }),
+      dismiss: () => ({ messages: [] }), help: () => ({ help: true }), field: () => ({ tab: 'why' }),
+      predicted: () => ({ target: null, against: null }), on: () => ({ off: [] }),
+      restore: () => ({ removed: 0, erased: [] }) };
     if (changes[what]) this.change(changes[what]());
+    else if (['play', 'unpin'].includes(what)) this.page.store.dispatch({ type: what });
+    else if (what) this.page.act(what);
     if (this.state?.blank) this.change({ blank: false });
     if (what === 'full' && event.detail) event.target.closest('[data-do]').blur(); // so that space does not press it
     if (what === 'fits') this.openFitting(event.target.closest('[data-do]').dataset.size);

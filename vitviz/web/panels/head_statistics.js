@@ -106,7 +106,6 @@ export class Heads extends Panel {
     if (!what || !this.scene) return;
     this.numbers.retry();
     this.bars.retry();
-    if (what.do === 'on') this.change({ off: [] });
     if (what.place) this.choose(...headOf(what.place));
   }
 

@@ -5,7 +5,7 @@ import { SPOTLIGHT, imageOf, packed } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
 import { roving } from '../draw/roving.js';
 import { sceneOf } from '../effects/questions.js';
-import { decoded } from '../compute/payload.js';
+import { readLens } from '../compute/lens.js';
 import { percent, playWords, progressWords, scaled, whole } from '../compute/format.js';
 import { readsFeatures } from '../compute/targets.js';
 import { inEnglish, spoken, tr, translated } from '../core/words.js';
@@ -19,9 +19,7 @@ import { Panel } from './panel.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
-/** @typedef {{names: string[], layers: number[], readings: number[], read: number[][], explained: number[],
- *   colors: string, patches: string, scale: import('../compute/targets.js').Scale, range?: [number, number]}} Answer -
- *   see `layers` of the server; `range` is the range of the bytes of `patches`, 0 to 1 by default */
+/** @typedef {import('../compute/lens.js').Lens} Answer */
 
 /** @type {Record<import('../compute/targets.js').Scale, string>} */
 const TITLES = { probability: 'probability-after-each-layer', value: 'value-after-each-layer',
@@ -51,14 +49,13 @@ export class Layers extends Panel {
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
-    this.questions = this.newQuestions();
+    this.questions = this.newQuestions(readLens);
     this.target = new TargetLine(this);
     this.pane = new Pane(this.find('.vv-pane'), { hover() {}, lift() {}, pick() {}, resized: () => page.changed() },
       'photograph-with-the-principal-components');
     this.lastClass = 0; // the selected class, kept while colors are shown
     const select = this.find('[data-field=class]');
     select.addEventListener('change', () => this.change({ lensClass: Number(select.value) }));
-    this.find('[data-do=play]').addEventListener('click', () => page.store.dispatch({ type: 'play' }));
     this.slider = this.find('[data-field=layer]');
     let dragging = false; // a drag is one step of the history, however many layers it crosses
     this.slider.addEventListener('input', () => {
@@ -69,7 +66,6 @@ export class Layers extends Panel {
     /** @type {Answer | null} */
     this.answer = null;
     this.shown = this.read = ''; // the large map; the class of the small maps
-    this.rgb = this.bytes = /** @type {Uint8Array} */ (new Uint8Array(0));
     root.addEventListener('click', ({ target }) => (
       this.choose(/** @type {any} */ (target).closest('[data-layer]')?.dataset)));
     for (const wall of ['.vv-alike', '.vv-read']) roving(this.find(wall));
@@ -158,8 +154,6 @@ export class Layers extends Panel {
     fill(this.find('.vv-charts'), []);
     if (answer === null) return;
     const { names, layers, explained, read, readings, scale } = answer;
-    this.rgb = decoded(answer.colors);
-    this.bytes = names.length ? decoded(answer.patches) : new Uint8Array(0);
     this.find('.vv-reading').hidden = names.length === 0;
     offer(this.find('[data-field=class]'), names.map((name, place) => [place, translated(name)]), 0);
     this.lastClass = 0;
@@ -168,7 +162,7 @@ export class Layers extends Panel {
       fill(this.find('.vv-charts'), [layerChart({ title: tr(TITLES[scale]), names: names.map(translated), readings,
         read, range: rangeOf(scale, read), number: scaled(scale) })]);
     } else this.write('.vv-charts', tr('this-model-has-no-classifier'));
-    this.wall('alike', layers, (at) => percent(explained[at], 2), (at) => this.colors(at));
+    this.wall('alike', layers, (at) => percent(explained[at], 2), (at) => packed(answer.colorsOf(at)));
   }
 
   /**
@@ -182,19 +176,6 @@ export class Layers extends Panel {
         image: imageOf(pixels(at), this.scene.grid) })));
   }
 
-  /** The colors of a layer's patches, as whole pixels. @param {number} at */
-  colors(at) {
-    const bytes = 3 * this.scene.grid[0] * this.scene.grid[1];
-    return packed(this.rgb.subarray(at * bytes, (at + 1) * bytes));
-  }
-
-  /** A class read from every patch of a layer, 0..255. @param {number} at @param {number} chosen */
-  classMap(at, chosen) {
-    const size = this.scene.grid[0] * this.scene.grid[1];
-    const from = (at * (this.answer?.names.length ?? 0) + chosen) * size;
-    return this.bytes.subarray(from, from + size);
-  }
-
   /** @param {State} state @param {Scene} scene @param {Answer} answer */
   show({ block, lensClass, opacity }, scene, answer) {
     const { names, layers, readings, scale, range = [0, 1] } = answer;
@@ -203,8 +184,8 @@ export class Layers extends Panel {
     if (names.length && this.read !== names[chosen]) {
       this.read = names[chosen];
       this.find('[data-field=class]').value = String(chosen);
-      this.wall('read', readings, (at) => upTo(this.classMap(at, chosen), answer),
-        (at) => Uint32Array.from(this.classMap(at, chosen), (color) => this.page.tables[SPOTLIGHT][color]));
+      this.wall('read', readings, (at) => upTo(answer.mapOf(at, chosen), answer),
+        (at) => Uint32Array.from(answer.mapOf(at, chosen), (color) => this.page.tables[SPOTLIGHT][color]));
     }
     const kind = lensClass !== null && names.length ? 'read' : 'alike';
     const layer = Math.min(block ?? Infinity, scene.manifest.depth - 1) + 1;
@@ -213,10 +194,10 @@ export class Layers extends Panel {
     if (at < 0 || shown === this.shown) return;
     this.shown = shown;
     const look = { smooth: false, opacity };
-    if (kind === 'read') this.pane.paint(this.classMap(at, chosen), this.page.tables[SPOTLIGHT],
+    if (kind === 'read') this.pane.paint(answer.mapOf(at, chosen), this.page.tables[SPOTLIGHT],
       { ...look, color: SPOTLIGHT });
     else { // the table has one color per patch
-      const table = this.colors(at);
+      const table = packed(answer.colorsOf(at));
       this.pane.paint(/** @type {any} */ (table.map((_, i) => i)), table, look);
     }
     this.pane.bar(this.page.colors[SPOTLIGHT], 1, false);

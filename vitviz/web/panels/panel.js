@@ -28,9 +28,9 @@ export class Panel {
     this.page = page;
   }
 
-  /** Return questions that `leave` stops. */
-  newQuestions() {
-    const questions = new Questions(this.page.backend, this.page.changed);
+  /** Return questions that `leave` stops. @param {(answer: any) => any} [read] - reads an answer before it is cached */
+  newQuestions(read) {
+    const questions = new Questions(this.page.backend, this.page.changed, { read });
     this.asking.push(questions);
     return questions;
   }

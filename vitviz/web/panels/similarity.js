@@ -6,7 +6,7 @@ import { descriptorsOf } from '../compute/query.js';
 import { Matching, cosines } from '../compute/similarity.js';
 import { FIELDS, SIMILARITY, groupsByLayer, hasQuery } from '../core/state.js';
 import { joined, spoken, tr } from '../core/words.js';
-import { decoded } from '../compute/payload.js';
+import { readLens } from '../compute/lens.js';
 import { packed } from '../draw/color.js';
 import { offer, write } from '../draw/dom.js';
 import { Lines } from '../draw/lines.js';
@@ -39,9 +39,7 @@ export class Similarity extends Panel {
     this.bases = new WeakMap(); // by the descriptors of the first photograph
     /** @type {WeakMap<Scene, {basis: Basis, similar: string, table: Uint32Array}>} */
     this.tables = new WeakMap(); // the latest colors of each scene
-    this.layers = this.newQuestions();
-    /** @type {WeakMap<object, Uint8Array>} */
-    this.decoded = new WeakMap(); // the colors of all layers, by their answer
+    this.layers = this.newQuestions(readLens);
     this.controls = this.find('.vv-similarity');
     this.controls.addEventListener('input', (/** @type {any} */ { target: { value, dataset: { field } } }) => (
       this.change({ [field]: /^\d+$/.test(value) ? Number(value) : value || null })));
@@ -119,11 +117,8 @@ export class Similarity extends Panel {
   ofLayer(scene, block) {
     const { answer, failure } = this.layers.result(scene, LAYERS);
     if (!answer) return { missing: failure };
-    const rgb = this.decoded.get(answer) ?? decoded(answer.colors);
-    this.decoded.set(answer, rgb);
     const at = answer.layers.indexOf(block + 1);
-    const bytes = 3 * scene.grid[0] * scene.grid[1];
-    return { table: packed(rgb.subarray(at * bytes, (at + 1) * bytes)), note: tr('groups-words'),
+    return { table: packed(answer.colorsOf(at)), note: tr('groups-words'),
       spread: tr('patches-of-similar-colour-are', percent(answer.explained[at], 2)) };
   }
 

@@ -16,9 +16,6 @@ export class TargetLine {
   constructor(panel) {
     this.panel = panel;
     this.root = /** @type {HTMLElement} */ (panel.find('.vv-target'));
-    find(this.root, '[data-do=field]').addEventListener('click', () => panel.change({ tab: 'why' }));
-    find(this.root, '[data-do=predicted]').addEventListener('click', () => (
-      panel.change({ target: null, against: null })));
     /** @type {Aim} */
     this.aim = { target: null, against: null };
     this.label = ''; // in the page's language

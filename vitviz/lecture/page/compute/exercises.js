@@ -8,7 +8,7 @@ import { strongestFirst } from '../../../web/compute/hiding.js';
 import { PLANTED, attend, costOf, embed, filterMap, largest, layerWeights, lengthOf, momentsOf, parseParts,
   parsePlanted, parseValues, patchOf, positionSimilarity, ranks, sinePositions, sumOf } from './lecture_numbers.js';
 import { CAPTION, mapsOf } from '../../../web/compute/caption.js';
-import { decoded } from '../../../web/compute/payload.js';
+import { readLens } from '../../../web/compute/lens.js';
 import { meanDistance } from '../../../web/compute/statistics.js';
 
 /** @typedef {import('../../../web/effects/scene.js').Scene} Scene */
@@ -360,13 +360,10 @@ function cost(numbers) {
 
 /** @param {Numbers} numbers */
 function prediction(numbers) {
-  const { scene: { grid, manifest: { predictions } }, answers: [layers] } = numbers;
+  const { scene: { manifest: { predictions } }, answers: [layers] } = numbers;
   if (!layers) return [];
-  const count = grid[0] * grid[1];
-  const { names, readings } = layers;
-  const from = (readings.length - 1) * names.length * count;
-  const own = patch(numbers, Float64Array.from(decoded(layers.patches).subarray(from, from + count),
-    (byte) => byte / 2.55), [names[0]]);
+  const { names, readings, mapOf } = readLens(layers);
+  const own = patch(numbers, Float64Array.from(mapOf(readings.length - 1, 0), (byte) => byte / 2.55), [names[0]]);
   const [[first, p], [second, q]] = [predictions[0], predictions[1] ?? ['', 0]];
   return [q > 0 ? number(numbers, Math.log(p / q), [first, 100 * p, second, 100 * q]) : null, own];
 }

@@ -2,7 +2,7 @@
 // the image and for the chosen patch.
 import { escaped, patchWords, percent } from '../../../../web/compute/format.js';
 import { roundedToSum } from '../../compute/lecture_numbers.js';
-import { decoded } from '../../../../web/compute/payload.js';
+import { readLens } from '../../../../web/compute/lens.js';
 import { filled, listed, named, tr } from '../../../../web/core/words.js';
 import { SPOTLIGHT } from '../../../../web/draw/color.js';
 import { layerChart, fill } from '../../../../web/draw/charts.js';
@@ -11,7 +11,7 @@ import { Step } from './step.js';
 
 /** @typedef {import('./step.js').Shown} State */
 /** @typedef {import('../../../../web/effects/scene.js').Scene} Scene */
-/** @typedef {{names: string[], layers: number[], readings: number[], read: number[][], patches: string}} Answer */
+/** @typedef {import('../../../../web/compute/lens.js').Lens} Answer */
 
 /** @type {import('../../../../web/effects/questions.js').Question} */
 const LAYERS = ['layers', {}];
@@ -20,11 +20,10 @@ const LATE = 3; // layers from the end; there, only some patches are already rea
 
 export class Prediction extends Step {
   static step = 'prediction';
-  questions = this.newQuestions();
+  questions = this.newQuestions(readLens);
   pane = this.photograph('.vv-pane', { hover() {}, lift() {} });
   /** @type {Answer | null} */
   answer = null;
-  bytes = /** @type {Uint8Array} */ (new Uint8Array(0)); // (L, K, gh, gw), 0..255
   chosen = 0; // index of the chosen class
 
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
@@ -66,7 +65,6 @@ export class Prediction extends Step {
     this.drawn = {};
     this.chosen = 0;
     if (!answer?.names.length) return;
-    this.bytes = decoded(answer.patches);
     this.find('.vv-classes').innerHTML = answer.names.map((name, place) => `<button type="button" data-name="${place}"
       ><i class="vv-key vv-plot-${place}"></i>${escaped(named(name))}</button>`).join('');
     this.find('.vv-afters').innerHTML = answer.readings.map((layer, at) => {
@@ -90,7 +88,7 @@ export class Prediction extends Step {
     const name = named(answer.names[this.chosen]);
     this.press('[data-layer]', (data) => Number(data.layer) === layer - 1);
     this.press('[data-name]', (data) => Number(data.name) === this.chosen);
-    this.pane.paint(this.mapOf(at, this.chosen), this.page.tables[SPOTLIGHT],
+    this.pane.paint(answer.mapOf(at, this.chosen), this.page.tables[SPOTLIGHT],
       { smooth: false, opacity, color: SPOTLIGHT });
     this.pane.bar(this.page.colors[SPOTLIGHT], 1, false);
     this.pane.mark(false, patch);
@@ -99,13 +97,6 @@ export class Prediction extends Step {
     this.shares(answer, at);
     this.write('.vv-last', at === answer.readings.length - 1 ? words.last : '');
     this.lines(scene, answer, patch);
-  }
-
-  /** Draw the probability of a class, read from each patch of a layer. @param {number} at @param {number} place */
-  mapOf(at, place) {
-    const size = this.scene.grid[0] * this.scene.grid[1];
-    const from = (at * (this.answer?.names.length ?? 0) + place) * size;
-    return this.bytes.subarray(from, from + size);
   }
 
   /** Show the probabilities after one layer, which add up to 100 %. @param {Answer} answer @param {number} at */
@@ -120,10 +111,10 @@ export class Prediction extends Step {
 
   /** Chart the prediction after all layers, from image and patch. @param {Scene} scene @param {Answer} answer
    * @param {[number, number]} patch */
-  lines({ grid }, { names, readings, read }, patch) {
+  lines({ grid }, { names, readings, read, mapOf }, patch) {
     if (!this.differs('lines', patch)) return;
     const place = patch[0] * grid[1] + patch[1];
-    const own = readings.map((_, at) => names.map((__, index) => this.mapOf(at, index)[place] / 255));
+    const own = readings.map((_, at) => names.map((__, index) => mapOf(at, index)[place] / 255));
     const [image, ofPatch] = this.all('.vv-charts');
     const layers = { names: names.map(named), readings, number: percent };
     fill(image, [layerChart({ ...layers, title: this.words.image, read })]);
