@@ -15,9 +15,7 @@ import { APP_PANELS } from '../../web/app.js';
 export function start(root, { colors, first, site, lecture, parts }) {
   const photos = new Photos();
   const { deviceMemory } = /** @type {any} */ (navigator); // only in Chromium, over https
-  for (const entry of site.models.groups[0].entries) {
-    entry.needs = () => needs(site.about[entry.source], deviceMemory);
-  }
+  for (const entry of site.models.groups[0].entries) entry.needs = () => needs(site.about[entry.source], deviceMemory);
   const backend = onnxBackend({ base: document.baseURI, site, photos, lecture: lecture !== null });
   const { search, notice } = received(photos, window.location);
   const page = mount(root, { colors, backend, photos, first, models: site.models, lecture, parts, search }, APP_PANELS);

@@ -31,9 +31,7 @@ async function picture(canvas, quality) {
 async function decode(blob) {
   const bitmap = await createImageBitmap(blob, { imageOrientation: 'from-image', premultiplyAlpha: 'none' })
     .catch(() => null);
-  if (!bitmap) {
-    throw new PhotographError(sentence('not-a-picture'));
-  }
+  if (!bitmap) throw new PhotographError(sentence('not-a-picture'));
   const { width, height } = bitmap;
   if (width * height > MAX_PIXELS) {
     bitmap.close();

@@ -75,21 +75,17 @@ export async function photographOf(photo, photos, base, { signal } = {}) {
   if (isKept(photo)) {
     const blob = await photos.get(photo);
     if (blob) return blob;
-    const message = tr('the-photograph-of-this-link');
-    throw new BackendError(message, 'refused');
+    throw new BackendError(tr('the-photograph-of-this-link'), 'refused');
   }
   const address = URL.canParse(photo, base) ? new URL(photo, base) : null;
-  if (address?.origin !== new URL(base).origin) {
-    const message = tr('expected-the-address-of-a', photo);
-    throw new BackendError(message, 'refused');
-  }
+  const isOwn = address?.origin === new URL(base).origin;
+  if (!address || !isOwn) throw new BackendError(tr('expected-the-address-of-a', photo), 'refused');
   const answer = await fetch(address, { signal, mode: 'same-origin' }).catch((error) => {
     if (isAbort(error)) throw error;
     return null;
   });
   if (answer?.ok) return answer.blob();
-  const message = tr('expected-a-picture-of-this', photo);
-  throw new BackendError(message, answer ? 'refused' : 'offline');
+  throw new BackendError(tr('expected-a-picture-of-this', photo), answer ? 'refused' : 'offline');
 }
 
 /** Whether two questions have equal arguments. @param {any} question @param {any} other */

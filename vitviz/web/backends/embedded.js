@@ -13,9 +13,7 @@ export function embeddedBackend(manifest, read, lecture = false) {
   /** @param {string} name */
   const file = (name) => {
     const text = read(name)?.trim();
-    if (!text) {
-      throw new BackendError(tr('a-part-of-this-page'), 'failed');
-    }
+    if (!text) throw new BackendError(tr('a-part-of-this-page'), 'failed');
     try {
       return /** @type {ArrayBuffer} */ (decoded(text).buffer);
     } catch (error) { // SyntaxError or DOMException, depending on the browser's version
@@ -28,9 +26,7 @@ export function embeddedBackend(manifest, read, lecture = false) {
     async ask(name, { id }, args = {}, { signal } = {}) {
       if (name === 'open') return manifest;
       signal?.throwIfAborted();
-      if (id && id !== manifest.id) {
-        throw new BackendError(tr('this-page-does-not-contain'), 'unknown');
-      }
+      if (id && id !== manifest.id) throw new BackendError(tr('this-page-does-not-contain'), 'unknown');
       const part = fileOf(name, args);
       if (part && (lecture || name !== 'lecture')) return file(part);
       const answers = lecture ? JSON.parse(new TextDecoder().decode(file('answers'))) : [];

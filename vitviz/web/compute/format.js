@@ -269,12 +269,8 @@ export function title(shown, model, rolling, name = '') {
     return tr('layer-fusion-query', layerWords(block, model), heads, from);
   }
   if (descriptor && mode === SIMILARITY) {
-    if (similar === 'components') {
-      return tr('components-of-layer', tr(descriptor), block + 1);
-    }
-    if (similar === 'foreground') {
-      return tr('foreground-by-the-of-layer', tr(descriptor), block + 1);
-    }
+    if (similar === 'components') return tr('components-of-layer', tr(descriptor), block + 1);
+    if (similar === 'foreground') return tr('foreground-by-the-of-layer', tr(descriptor), block + 1);
     return tr('similarity-to-of-layer', queryWords(query), tr(descriptor), block + 1);
   }
   if (mode === SIMILARITY) return tr('layer-patches-that-look-alike', block + 1);

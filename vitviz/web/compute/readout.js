@@ -75,8 +75,7 @@ export function sentences(reading, unit, direction) {
   const out = [];
   const outside = reading.masses.filter(([name]) => name !== 'self');
   if (unit === 'attention' && direction === 'row' && outside.length) {
-    out.push(tr('outside-the-picture', listed(outside.map(([name, value]) => (
-      tr('on', percent(value), tr(name)))))));
+    out.push(tr('outside-the-picture', listed(outside.map(([name, value]) => (tr('on', percent(value), tr(name)))))));
   }
   const self = reading.masses.find(([name]) => name === 'self');
   if (self && unit === 'attention') out.push(tr(reading.stays, percent(self[1])));

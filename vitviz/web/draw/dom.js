@@ -24,6 +24,10 @@ export function contextOf(canvas) {
   return /** @type {CanvasRenderingContext2D} */ (canvas.getContext('2d'));
 }
 
+/** Return the drawing context of a new canvas. @param {number} width @param {number} height */
+export const newCanvas = (width, height) => (
+  contextOf(Object.assign(document.createElement('canvas'), { width, height })));
+
 /** Set whether a button is pressed. @param {Element} button @param {boolean} pressed */
 export function press(button, pressed) {
   if (button.ariaPressed !== String(pressed)) button.ariaPressed = String(pressed);

@@ -128,8 +128,7 @@ export class Matrix {
       const n = this.tokens.length;
       this.values = new Float32Array(n * n);
       this.index = new Uint8Array(n * n);
-      this.canvas.width = n;
-      this.canvas.height = n;
+      Object.assign(this.canvas, { width: n, height: n });
       this.painted = null;
     }
     this.table = table;
@@ -177,8 +176,7 @@ export class Matrix {
       context.fillRect(at, 0, 1, size);
     }
     for (const [color, wide] of /** @type {[string, number][]} */ ([['#0c0e12', 3], ['#ffffff', 1]])) {
-      context.strokeStyle = color;
-      context.lineWidth = wide;
+      Object.assign(context, { strokeStyle: color, lineWidth: wide });
       if (query >= 0) context.strokeRect(-4, place(query) - 1, size + 8, step + 2);
       if (key >= 0) context.strokeRect(place(key) - 1, -4, step + 2, size + 8);
     }

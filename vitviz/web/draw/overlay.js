@@ -97,10 +97,8 @@ export function frameBoxes(image, xs, ys, query) {
   const thick = Math.max(1, rint(Math.max(width, height) / 320));
   const casing = Math.max(1, rint(thick / 2));
   const reach = thick + 2 * casing;
-  left = Math.max(0, left - reach);
-  top = Math.max(0, top - reach);
-  right = Math.min(width, right + reach);
-  bottom = Math.min(height, bottom + reach);
+  [left, top] = [left, top].map((edge) => Math.max(0, edge - reach));
+  [right, bottom] = [Math.min(width, right + reach), Math.min(height, bottom + reach)];
   /** @type {Tint[]} */
   const boxes = [];
   for (const [color, wide] of /** @type {[number[], number][]} */ ([[DARK, casing], [WHITE, thick], [DARK, casing]])) {

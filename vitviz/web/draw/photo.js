@@ -10,7 +10,7 @@ import { isExact } from '../compute/readback.js';
 import { Heat } from './heat.js';
 import { dotBoxes, frameBoxes, gridBoxes, hatchAround } from './overlay.js';
 import { atPrintSize } from './saved.js';
-import { FONT, contextOf, find, finder, write } from './dom.js';
+import { FONT, contextOf, find, finder, newCanvas, write } from './dom.js';
 import { tr } from '../core/words.js';
 
 /** @typedef {import('../compute/geometry.js').Geometry} Geometry */
@@ -349,8 +349,7 @@ export class Pane {
     const [left, top, width, height] = this.boxOf(patch, zoom);
     if (width < 4 * thin || height < 4 * thin) return;
     for (const [color, inset] of /** @type {[string, number][]} */ ([[DARK, 0.5], ['#ffffff', 1.5]])) {
-      aid.strokeStyle = color;
-      aid.lineWidth = thin;
+      Object.assign(aid, { strokeStyle: color, lineWidth: thin });
       const by = inset * thin;
       aid.strokeRect(left + by, top + by, width - 2 * by, height - 2 * by);
     }
@@ -377,20 +376,14 @@ export class Pane {
     const key = `${label} ${size} ${fine}`;
     const cached = this.stamps.get(key);
     if (cached) return cached;
-    const canvas = document.createElement('canvas');
-    [canvas.width, canvas.height] = [Math.ceil(size * label.length + 4 * fine), Math.ceil(1.3 * size + 4 * fine)];
-    const out = contextOf(canvas);
-    out.font = `600 ${size}px ${FONT}`;
-    out.textBaseline = 'top';
-    out.lineJoin = 'round';
-    out.lineWidth = 3 * fine;
-    out.strokeStyle = '#0c0e12';
+    const out = newCanvas(Math.ceil(size * label.length + 4 * fine), Math.ceil(1.3 * size + 4 * fine));
+    Object.assign(out, { font: `600 ${size}px ${FONT}`, textBaseline: 'top', lineJoin: 'round', lineWidth: 3 * fine,
+      strokeStyle: DARK, fillStyle: '#ffffff' });
     out.strokeText(label, 2 * fine, 2 * fine);
-    out.fillStyle = '#ffffff';
     out.fillText(label, 2 * fine, 2 * fine);
     if (this.stamps.size >= STAMPS) this.stamps.clear(); // most cached pictures have other sizes
-    this.stamps.set(key, canvas);
-    return canvas;
+    this.stamps.set(key, out.canvas);
+    return out.canvas;
   }
 
   /** Remove the colours, because there are no numbers to show. */
@@ -421,17 +414,11 @@ export class Pane {
    */
   label({ title, answer, low, high, unit, details = '', most = '', name = title }) {
     this.said = { title, name, low, high, unit, details };
-    /** @param {string} name @param {string} words */
-    const text = (name, words) => write(this.found(name), words);
-    text('.vv-title', title);
-    text('.vv-answer', answer);
-    text('.vv-low', low);
-    text('.vv-high', high);
-    text('.vv-unit', unit);
+    const texts = { title, answer, low, high, unit, most: most && `■ ${tr('up-to', most)}` }; // ■ marks patches beyond
+    for (const [place, words] of Object.entries(texts)) write(this.found(`.vv-${place}`), words);
     const scale = this.found('.vv-scale').classList; // WebKit does not update :has(:empty)
     scale.toggle('vv-empty-scale', low === '');
     scale.toggle('vv-clipped-scale', most !== '');
-    text('.vv-most', most && `■ ${tr('up-to', most)}`); // the square marks patches beyond the scale
   }
 
   /**
@@ -478,8 +465,7 @@ export class Pane {
   flat(heat = true) {
     const { geometry, painted } = this;
     const [width, height] = geometry.image;
-    const canvases = [0, 1].map(() => Object.assign(document.createElement('canvas'), { width, height }));
-    const [out, layer] = canvases.map(contextOf);
+    const [out, layer] = [0, 1].map(() => newCanvas(width, height));
     out.drawImage(this.photo.canvas, 0, 0);
     if (painted) {
       const colors = out.createImageData(width, height);

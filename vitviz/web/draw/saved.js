@@ -1,6 +1,6 @@
 // Draw pictures for files: sheets of small maps at print size, and SVG charts.
 import { imageOf } from './color.js';
-import { FONT, contextOf } from './dom.js';
+import { FONT, newCanvas } from './dom.js';
 
 export const PRINT = 1890; // pixels: 160 mm at 300 dots per inch
 const STYLES = ['fill', 'fill-opacity', 'stroke', 'stroke-width', 'stroke-dasharray', 'opacity', 'font-size',
@@ -11,19 +11,17 @@ const LINE = 16; // pixels per line of the legend
 export function atPrintSize(canvas) {
   const factor = PRINT / canvas.width;
   if (factor <= 1) return canvas;
-  const out = document.createElement('canvas');
-  [out.width, out.height] = [PRINT, Math.round(canvas.height * factor)];
-  const layer = contextOf(out);
-  layer.imageSmoothingEnabled = factor < 2; // keep the patches of small maps sharp
-  layer.drawImage(canvas, 0, 0, out.width, out.height);
-  return out;
+  const out = newCanvas(PRINT, Math.round(canvas.height * factor));
+  out.imageSmoothingEnabled = factor < 2; // keep the patches of small maps sharp
+  out.drawImage(canvas, 0, 0, out.canvas.width, out.canvas.height);
+  return out.canvas;
 }
 
 /** Draw one pixel per patch. @param {Uint8Array} index @param {[number, number]} grid @param {Uint32Array} table */
 export function canvasOf(index, [gh, gw], table) {
-  const out = Object.assign(document.createElement('canvas'), { width: gw, height: gh });
-  contextOf(out).putImageData(imageOf(Uint32Array.from(index, (color) => table[color]), [gh, gw]), 0, 0);
-  return out;
+  const out = newCanvas(gw, gh);
+  out.putImageData(imageOf(Uint32Array.from(index, (color) => table[color]), [gh, gw]), 0, 0);
+  return out.canvas;
 }
 
 /**
@@ -38,19 +36,17 @@ export function together(maps, labels, columns) {
   const gap = Math.max(2, Math.round(0.06 * wide));
   const type = labels.some(Boolean) ? Math.max(14, Math.round(Math.min(0.12 * wide, 34))) : 0;
   const step = high + gap + Math.round(1.4 * type);
-  const out = document.createElement('canvas');
-  [out.width, out.height] = [columns * (wide + gap) + gap, Math.ceil(maps.length / columns) * step + gap];
-  const layer = contextOf(out);
-  layer.fillStyle = '#ffffff';
-  layer.fillRect(0, 0, out.width, out.height);
-  Object.assign(layer, { imageSmoothingEnabled: false, font: `${type}px ${FONT}`, textBaseline: 'top',
+  const out = newCanvas(columns * (wide + gap) + gap, Math.ceil(maps.length / columns) * step + gap);
+  out.fillStyle = '#ffffff';
+  out.fillRect(0, 0, out.canvas.width, out.canvas.height);
+  Object.assign(out, { imageSmoothingEnabled: false, font: `${type}px ${FONT}`, textBaseline: 'top',
     fillStyle: '#1d1a16' });
   maps.forEach((map, place) => {
     const [x, y] = [gap + (place % columns) * (wide + gap), gap + Math.floor(place / columns) * step];
-    layer.drawImage(map, x, y, wide, high);
-    if (labels[place]) layer.fillText(labels[place], x, y + high + Math.round(0.15 * type), wide);
+    out.drawImage(map, x, y, wide, high);
+    if (labels[place]) out.fillText(labels[place], x, y + high + Math.round(0.15 * type), wide);
   });
-  return out;
+  return out.canvas;
 }
 
 /**

@@ -23,9 +23,7 @@ export async function fragmentOf({ image, manifest: { photo, frame, seen } }) {
   canvas.getContext('2d')?.drawImage(image, 0, 0, canvas.width, canvas.height);
   for (const quality of QUALITIES) {
     const blob = await pictureOf(canvas, 'image/webp', quality);
-    if (blob.type !== 'image/webp') {
-      throw new Error(tr('this-browser-cannot-write-webp'));
-    }
+    if (blob.type !== 'image/webp') throw new Error(tr('this-browser-cannot-write-webp'));
     if (blob.size > MAX_BYTES) continue;
     const letters = [...new Uint8Array(await blob.arrayBuffer())].map((byte) => String.fromCharCode(byte)).join('');
     return PART + btoa(letters).replaceAll('+', '-').replaceAll('/', '_').replaceAll('=', '');

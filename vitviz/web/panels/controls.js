@@ -43,9 +43,7 @@ export class Controls extends Panel {
     super(root, page);
     // Two explorers on one page, possibly from separate bundles, must not share a group of radio buttons.
     this.name = `vv${Math.random().toString(36).slice(2)}`;
-    for (const input of this.all('input[type=radio]')) {
-      input.name = `${this.name}-${input.dataset.key}`;
-    }
+    for (const input of this.all('input[type=radio]')) input.name = `${this.name}-${input.dataset.key}`;
     this.inputs = /** @type {{input: any, key: string, type: string, option: string}[]} */ ([]);
     this.listed = ''; // strongest patches shown
     this.colored = ''; // color map shown

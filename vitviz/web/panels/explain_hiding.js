@@ -78,9 +78,7 @@ export class Hiding {
     if (document.activeElement !== this.slider) this.slider.value = String(state.removed);
     write(this.slider.nextElementSibling, whole(state.removed / 100));
     panel.find('[data-do=restore]').hidden = state.removed === 0 && state.erased.length === 0;
-    for (const part of panel.all('.vv-keep, .vv-fall, .vv-outcome, [data-do=further]')) {
-      part.hidden = pair === null;
-    }
+    for (const part of panel.all('.vv-keep, .vv-fall, .vv-outcome, [data-do=further]')) part.hidden = pair === null;
     if (panel.gone.length === gh * gw) {
       panel.fill('.vv-bars', escaped(tr('all-patches-are-hidden-so')));
     } else if (answer) this.bars(scene, answer, pair);
@@ -218,8 +216,7 @@ export class Hiding {
       { picture: after, title: tr('of-patches-hidden', gone.length, patches), bars: bars(2) },
     ], this.verdict(outcome), [
       joined(tr('sentence', translated(heatmap?.title ?? '')), this.speaks(pair)), this.tested(pair),
-      off.length ? tr('switched-off-for-the-probabilities',
-        tr('number-of-heads', off.length)) : '',
+      off.length ? tr('switched-off-for-the-probabilities', tr('number-of-heads', off.length)) : '',
       aboutOf(scene),
     ].filter(Boolean));
   }

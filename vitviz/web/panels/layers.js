@@ -120,9 +120,7 @@ export class Layers extends Panel {
     write(this.slider.nextElementSibling, tr('count-of', layer, scene.manifest.depth));
     const { target } = this.target.aim;
     const about = ABOUT[target !== null && readsFeatures(target) ? 'features' : 'classes'];
-    for (const [name, words] of Object.entries(about)) {
-      this.write(`.vv-${name}`, tr(words));
-    }
+    for (const [name, words] of Object.entries(about)) this.write(`.vv-${name}`, tr(words));
     this.pane.element.classList.toggle('vv-waiting', running !== null);
     this.write('.vv-note', running ? progressWords(running, tr('reading-the-layers'))
       : answer ? this.leads(answer) : '');

@@ -3,7 +3,7 @@ import { escaped, sizeWords } from '../compute/format.js';
 import { pictureOf } from '../compute/readback.js';
 import { spoken, tr, translated } from '../core/words.js';
 import { isOpen } from '../core/state.js';
-import { offer, write } from '../draw/dom.js';
+import { newCanvas, offer, write } from '../draw/dom.js';
 import { Panel } from './panel.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -138,10 +138,9 @@ export class Source extends Panel {
 
   async shoot() {
     const video = this.find('video');
-    const canvas = document.createElement('canvas');
-    [canvas.width, canvas.height] = [video.videoWidth, video.videoHeight];
-    canvas.getContext('2d')?.drawImage(video, 0, 0);
-    const photo = await pictureOf(canvas, 'image/jpeg', QUALITY).catch(({ message }) => (
+    const out = newCanvas(video.videoWidth, video.videoHeight);
+    out.drawImage(video, 0, 0);
+    const photo = await pictureOf(out.canvas, 'image/jpeg', QUALITY).catch(({ message }) => (
       this.write('.vv-webcam p', message)));
     if (!photo) return;
     this.dialog.close();

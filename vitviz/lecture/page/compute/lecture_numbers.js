@@ -152,9 +152,7 @@ export function sinePositions([gh, gw], width) {
     const [y, x] = [Math.floor(n / gw), n % gw];
     for (const [place, wave] of /** @type {[number, (x: number) => number][]} */ (
       [[x, Math.sin], [x, Math.cos], [y, Math.sin], [y, Math.cos]])) {
-      for (let i = 0; i < quarter; i += 1, at += 1) {
-        table[at] = wave(place * 10000 ** (-i / Math.max(1, quarter - 1)));
-      }
+      for (let i = 0; i < quarter; i += 1, at += 1) table[at] = wave(place * 10000 ** (-i / Math.max(1, quarter - 1)));
     }
   }
   return { table, width: 4 * quarter };

@@ -29,7 +29,6 @@ export function needs({ download, parts }, memory) {
   const taken = COPIES * 2 * Object.values(parts).reduce((sum, [, , count]) => sum + count, 0) + MORE;
   const little = memory !== undefined && taken > SHARE * memory * 1e9;
   return joined(
-    tr('your-photograph-stays-in-this',
-      Math.ceil(download / 1e6)),
+    tr('your-photograph-stays-in-this', Math.ceil(download / 1e6)),
     little && tr('the-model-takes-about-gb', (taken / 1e9).toFixed(1), memory));
 }

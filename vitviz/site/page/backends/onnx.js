@@ -58,9 +58,7 @@ export function onnxBackend({ base, site, photos, lecture }) {
       else request?.resolve(data);
     };
     worker.onerror = () => {
-      for (const { reject } of requests.values()) {
-        reject(new BackendError(tr('the-part-of-the-page'), 'failed'));
-      }
+      for (const { reject } of requests.values()) reject(new BackendError(tr('the-part-of-the-page'), 'failed'));
       requests.clear();
       worker = null;
     };
@@ -73,9 +71,7 @@ export function onnxBackend({ base, site, photos, lecture }) {
       if (error.name === 'AbortError') throw error;
       return null;
     });
-    if (!answer?.ok) {
-      throw new BackendError(tr('expected-the-file-got-none', path), 'offline');
-    }
+    if (!answer?.ok) throw new BackendError(tr('expected-the-file-got-none', path), 'offline');
     return answer;
   }
 
@@ -87,12 +83,8 @@ export function onnxBackend({ base, site, photos, lecture }) {
 
   /** @param {Source} source */
   function named({ image, model }) {
-    if (model && !site.about[model]) {
-      throw new BackendError(tr('expected-a-model-of-this', model), 'refused');
-    }
-    if (image && !site.examples[image]) {
-      throw new BackendError(tr('expected-an-example-of-this', image), 'refused');
-    }
+    if (model && !site.about[model]) throw new BackendError(tr('expected-a-model-of-this', model), 'refused');
+    if (image && !site.examples[image]) throw new BackendError(tr('expected-an-example-of-this', image), 'refused');
     return site.about[model ?? site.models.default];
   }
 
@@ -171,14 +163,10 @@ export function onnxBackend({ base, site, photos, lecture }) {
   const backend = {
     can: { open: true, choose: true, rollout: true, explain: true, page: true, link: true, lecture },
     async ask(name, about, args = {}, how = {}) {
-      if (name === 'checkpoint') {
-        throw new BackendError(tr('this-site-takes-no-checkpoints'), 'refused');
-      }
+      if (name === 'checkpoint') throw new BackendError(tr('this-site-takes-no-checkpoints'), 'refused');
       if (!about.source) throw new BackendError(tr(UNKNOWN), 'unknown'); // the page repeats it with the source
       if (name === 'open') return open(about.source, how);
-      if (name === 'page' && args.lecture) {
-        throw new BackendError(tr('a-static-site-cannot-save'), 'refused');
-      }
+      if (name === 'page' && args.lecture) throw new BackendError(tr('a-static-site-cannot-save'), 'refused');
       if (name === 'page') return page(about, args.search, how);
       const part = about.id === idOf(about.source) && folder(about.source) && (fileOf(name, args)
         ?? (name === 'descriptors' && isSame(args, usual(about.source)) ? name : null));

@@ -46,9 +46,7 @@ export class HeadsStep extends Step {
     this.kind = kind;
     const place = this.study?.done ? this.study.kinds().indexOf(kind) : -1;
     const { heads } = this.scene.manifest;
-    if (place >= 0) {
-      this.page.store.dispatch({ type: 'map', block: Math.floor(place / heads), head: place % heads });
-    }
+    if (place >= 0) this.page.store.dispatch({ type: 'map', block: Math.floor(place / heads), head: place % heads });
     this.page.changed();
   }
 
@@ -56,9 +54,7 @@ export class HeadsStep extends Step {
   show(state, scene) {
     this.head(state, scene);
     const more = this.read(scene);
-    if (this.differs('kinds', this.study?.done, this.kind, more && Math.floor(10 * this.progress()))) {
-      this.kinds(scene);
-    }
+    if (this.differs('kinds', this.study?.done, this.kind, more && Math.floor(10 * this.progress()))) this.kinds(scene);
     this.draw(state, scene);
     return more;
   }

@@ -37,8 +37,7 @@ export class LayersStep extends Step {
    * @param {boolean} shared - whether all maps have one scale
    */
   layers(map, { manifest: { prefix } }, chosen, shared) {
-    this.wall.draw((item) => map(item.block), prefix.length, this.page.tables[SPOTLIGHT],
-      { shared, gamma: 1 });
+    this.wall.draw((item) => map(item.block), prefix.length, this.page.tables[SPOTLIGHT], { shared, gamma: 1 });
     this.wall.press((item) => item.block === chosen);
   }
 }
