@@ -342,12 +342,20 @@ def test_planted_neuron_is_that_of_python(endpoints: Endpoints, scene: str) -> N
 def test_values_of_another_photograph_match_python(endpoints: Endpoints, scene: str) -> None:
     other = endpoints.open(photograph(7))["id"]
     view, peer = view_of(endpoints, scene), view_of(endpoints, other)
-    for place, changes in ({"head": 2}, {"heads": [(1, 2)]}), ({}, {"blocks": [1]}):
-        answer, change = endpoints.patch(scene, other, 1, **place, target=3), view.patch(peer, **changes, target=3)
+    for place, part in (
+        ({"head": 2}, {"heads": [(1, 2)]}),
+        ({}, {"blocks": [1]}),
+        ({"token": 4}, {"tokens": [(1, 4)]}),
+        ({"stream": True}, {"stream": 1}),
+    ):
+        answer, change = endpoints.patch(scene, other, 1, **place, target=3), view.patch(peer, **part, target=3)
         expected = [float(change.target_before[0]), float(change.target_after[0])]
         assert answer["target"][1:] == pytest.approx(expected, rel=1e-4)
-    same = endpoints.patch(scene, scene, 1, head=2)["target"]
-    assert same[1] == pytest.approx(same[2], abs=1e-6)  # the photograph patched with itself
+        same = endpoints.patch(scene, scene, 1, **place)["target"]
+        assert same[1] == pytest.approx(same[2], abs=1e-6)  # the photograph patched with itself
+    peers = dict(zip(peer.labels, peer.trace.logits[0].softmax(-1).tolist(), strict=True))
+    for label, _, after in endpoints.patch(scene, other, 1, stream=True)["classes"]:
+        assert after == pytest.approx(peers[label], abs=1e-6)  # the whole stream: the other photograph's answer
 
 
 TABLE: list[tuple[str, dict[str, Any], str]] = [  # endpoint, arguments, part of the error message
@@ -389,6 +397,7 @@ TABLE: list[tuple[str, dict[str, Any], str]] = [  # endpoint, arguments, part of
     ("intervene", {"heads": [[tiny.DEPTH, 0]]}, str(tiny.DEPTH)),
     ("heads", {"names": ["beauty"]}, "beauty"),
     ("patch", {"other": "0" * 32, "block": 0}, "not open"),
+    ("patch", {"other": "0" * 32, "block": 0, "token": TOKENS}, str(TOKENS)),
     ("layers", {"more": 1}, "more"),
     ("attention", {"block": tiny.DEPTH}, str(tiny.DEPTH)),
     ("attention", {"block": 0, "head": tiny.HEADS}, str(tiny.HEADS)),

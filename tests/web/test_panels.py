@@ -11,7 +11,7 @@ from patience import wait_until
 from PIL import Image
 from playwright.sync_api import Locator, expect
 from playwright.sync_api import Page as Browser
-from running import CLOSE, DOG, SCENE, Gate, Running, address, example, expect_map, ready, settled, upload
+from running import CHURCH, CLOSE, DOG, SCENE, Gate, Running, address, example, expect_map, ready, settled, upload
 from viewer_pages import pixels
 
 from vitviz.attribution.registry import METHODS
@@ -521,21 +521,48 @@ def test_estimates_beside_exact_runs_match_python_and_can_be_stopped(opened: Bro
     shown = np.char.replace(np.char.rstrip(shown, "."), "−", "-").astype(float)  # (H, 2)
     expected = np.stack([table[name][1] for name in ("estimated_logit", "ablation_logit")], axis=1)
     np.testing.assert_allclose(shown, expected, atol=0.006 * np.abs(expected).max())
-    button = panel.locator("[data-do=patch]")
-    expect(button).to_be_hidden()
+
+
+def test_values_from_the_other_photograph_match_python(opened: Browser, app: Running) -> None:
+    panel, view, other = tab(opened, SUMS), app.view(), app.view(CHURCH.with_name("giraffe.jpg"))
+    label, prefix = view.labels[view.best(1)[0]], len(view.trace.prefix)
+    panel.locator(".vv-patching").get_by_text("Compare").click()  # leads to the second picture
     opened.evaluate(
         """() => {
-            vitviz.act('compare');
-            vitviz.store.dispatch({ type: 'open', source: { image: 'Dog' } });
+            vitviz.store.dispatch({ type: 'open', source: { image: 'Giraffe' } });
             vitviz.store.dispatch({ type: 'activate', pane: 0 });
+            vitviz.store.dispatch({ type: 'change', change: { tab: 'inside', block: 1, head: 2, query: [2, 3] } });
         }"""
     )
-    panel.locator(".vv-head-bars [data-head='2']").click()
-    button.get_by_text("Take head 3 of layer 2 from Dog").click()
-    change = view.patch(app.view(DOG), heads=[(1, 2)], target=view.best(1)[0])
-    numbers = [percent(float(each[0])) for each in (change.target_before, change.target_after)]
-    words = f"{change.target} goes from {numbers[0]} to {numbers[1]} (exact"
-    expect(panel.locator(".vv-patched")).to_contain_text(words)
+    said = panel.locator(".vv-patched li")
+    token = prefix + 2 * view.trace.grid[1] + 3
+    for place, (part, changes) in enumerate(
+        {
+            "head 3 of layer 2": {"heads": [(1, 2)]},
+            "patch row 3, column 4 as it enters layer 2": {"tokens": [(1, token)]},
+            "all that enters layer 2": {"stream": 1},
+        }.items()
+    ):
+        panel.locator(".vv-patching").get_by_text(part, exact=True).click()
+        change = view.patch(other, **changes, target=label)
+        numbers = [percent(float(each[0])) for each in (change.target_before, change.target_after)]
+        goes = f"goes from {numbers[0]} to {numbers[1]}" if numbers[0] != numbers[1] else f"stays at {numbers[0]}"
+        expect(said.nth(place)).to_have_text(f"If {part} comes from Giraffe, {label} {goes}.")
+    share = other.trace.logits.softmax(-1)[0, view.best(1)[0]].item()
+    assert numbers[1] == percent(share)  # the whole stream: the other photograph's answer
+    ask = """(size) => {
+        const { store } = vitviz;
+        store.dispatch({ type: 'activate', pane: 1 });
+        store.dispatch({ type: 'open', source: { image: null, size } });
+        store.dispatch({ type: 'activate', pane: 0 });
+    }"""
+    opened.evaluate(ask, 2 * view.trace.grid[0] * view.model.config.patch_size)
+    for button in panel.locator(".vv-patching button[data-do]:not([data-do=compare])").all():
+        button.click()  # the photograph patched with itself, opened again at the same grid
+    expect(said).to_have_count(3)
+    whole = percent(view.trace.logits.softmax(-1)[0, view.best(1)[0]].item())
+    for words in said.all_inner_texts():
+        assert words.replace("\xa0", " ").endswith(f"comes from Church, {label} stays at {whole}.")
 
 
 def test_edge_of_a_pinned_patch_matches_python(opened: Browser, app: Running) -> None:

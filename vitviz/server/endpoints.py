@@ -505,16 +505,21 @@ class Endpoints(Opening):
         other: args.SceneId,
         block: args.Index,
         head: args.Index | None = None,
+        token: args.Index | None = None,
+        stream: args.Switch = False,
         target: args.Target | None = None,
         against: args.Index | None = None,
     ) -> dict[str, Any]:
-        """Run the model with the output of a head or a layer from another photograph, and return predictions.
+        """Run the model with some values of a layer from another photograph, and return predictions.
 
         Args:
             scene: the id of an open photograph.
             other: the id of another photograph, opened with the same model.
             block: the layer, counted from 0.
-            head: counted from 0; by default, the layer adds what its attention and MLP add in the other photograph.
+            head: take the output of this head, counted from 0. Without a head, a token and the stream, the layer adds
+                what its attention and MLP add in the other photograph.
+            token: take this token as it enters the layer, counted from 0, prefix tokens first.
+            stream: take all tokens that enter the layer.
             target: a target to list as well, as for explain.
             against: another class, from which the target is distinguished.
 
@@ -525,7 +530,9 @@ class Endpoints(Opening):
         opened = self._scene(scene)
         view, peer = opened.view, self._other(opened, other).view
         aim = self._aim(opened, target, against)
-        place: dict[str, Any] = {"blocks": [block]} if head is None else {"heads": [(block, head)]}
+        place: dict[str, Any] = {"heads": [] if head is None else [(block, head)], "stream": block if stream else None}
+        place["tokens"] = [] if token is None else [(block, token)]
+        place["blocks"] = [] if stream or place["heads"] or place["tokens"] else [block]
         with self._turn(opened, "an intervention", passes_need):
             change = ask_view(view, "patch", other=peer, **place, **aim)
         return {"classes": responses.describe_change(view, change), **responses.describe_target(change)}

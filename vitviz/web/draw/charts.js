@@ -173,10 +173,10 @@ export function dots({ values, ...options }, width = NARROW) {
  * @param {number} [width] - in pixels
  */
 export function scatter({ points, ...options }, width = NARROW) {
-  const { up, units } = options;
   const all = points.flatMap(({ x, y }) => [x, y]);
   const range = /** @type {[number, number]} */ ([Math.min(0, ...all), Math.max(0, ...all)]);
-  const place = axes(width, range, range, units, up);
+  const units = (/** @type {number} */ value) => String(Number(value.toPrecision(3))).replace('-', '−');
+  const place = axes(width, range, range, units, options.up);
   const [from, to] = range.map((end) => `${place.px(end).toFixed(1)} ${place.py(end).toFixed(1)}`);
   return dotted({ ...options, range }, width, place, points,
     roundNumbers(range).map((value) => [value, units(value)]), `<path class="vv-rule" d="M${from}L${to}"/>`);

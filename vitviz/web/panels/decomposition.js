@@ -2,6 +2,7 @@
 // attention and MLP of each layer, bars of the heads of one layer, and a map of the patches that a head attends to.
 import { escaped, inTable, progressWords } from '../compute/format.js';
 import { decoded } from '../compute/payload.js';
+import { queryOn } from '../compute/query.js';
 import { sentence, spoken, tr, translated } from '../core/words.js';
 import { signedBars } from '../draw/charts.js';
 import { onPeek } from '../draw/dom.js';
@@ -30,7 +31,8 @@ export class DecompositionPanel extends Panel {
     this.questions = this.newQuestions();
     this.target = new TargetLine(this);
     const element = this.find('.vv-pane');
-    this.mapPane = new MapPane(element, page, { hover: (patch) => this.hover(patch, false), pick() {} });
+    this.mapPane = new MapPane(element, page, { ...this.paneEvents(),
+      hover: (patch) => this.hover(patch, false) });
     saveMenu(page, element.querySelector('figcaption'), 'save-this-map', mapChoices(() => this.heatmap
       && { scene: this.scene, pane: this.mapPane.pane, saved: { ...this.heatmap, outside: {}, question: {} } }),
     () => nameOf(this.scene, this.mapPane.pane.titled));
@@ -85,9 +87,10 @@ export class DecompositionPanel extends Panel {
     const shown = { block, head: state.head, ...state.thumbnail };
     this.map(shown.block, typeof shown.head === 'number' ? shown.head : null);
     const { pointer } = state;
+    const pinned = queryOn(state, scene, this.page.scenes);
     this.mapPane.show({ scene, method: METHOD, heatmap: this.heatmap ?? undefined, waiting: running !== null,
-      failure: '', gone: [], named: false, under: pointer?.over && pointer.scene === scene.id ? pointer.patch : null },
-    state);
+      failure: '', gone: [], named: false, pinned: Array.isArray(pinned) ? pinned : null,
+      under: pointer?.over && pointer.scene === scene.id ? pointer.patch : null }, state);
     this.write('.vv-note', running ? progressWords(running, tr('computing', tr('what-added'))) : target === null
       ? tr('this-model-has-no-classifier') : this.mapPane.notes(null).note);
     this.press('.vv-waterfall [data-layer]', (data) => Number(data.layer) === block);

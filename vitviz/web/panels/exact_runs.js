@@ -1,6 +1,8 @@
 // Does it matter: the drop of the score without each head of a layer, estimated to first order and exact, and the
-// exact prediction if a head or layer takes its values from the photograph in the other pane.
-import { inTable, scaled } from '../compute/format.js';
+// exact prediction if a head, a layer, a token or all tokens take their values from the photograph in the other pane.
+import { escaped, inTable, queryWords, scaled } from '../compute/format.js';
+import { tokenOf } from '../compute/geometry.js';
+import { queryOn } from '../compute/query.js';
 import { spoken, tr, translated } from '../core/words.js';
 import { fill, scatter } from '../draw/charts.js';
 import { write } from '../draw/dom.js';
@@ -9,66 +11,96 @@ import { otherOf } from '../effects/questions.js';
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 /** @typedef {import('../effects/questions.js').Question} Question */
+/** @typedef {(typeof RUNS)[number]} Run */
 
 const ESTIMATE = 'estimated_logit';
 const EXACT = 'ablation_logit';
+const PARTS = /** @type {const} */ (['layer', 'token', 'stream']); // what can come from the other photograph
+const RUNS = /** @type {const} */ (['exact', ...PARTS]); // `data-do` of their buttons
 
 export class ExactRuns {
   /** @param {import('./decomposition.js').DecompositionPanel} panel */
   constructor(panel) {
-    const { page } = panel;
+    const { models } = panel.page;
     this.panel = panel;
-    this.drops = panel.newQuestions();
-    this.patches = panel.newQuestions();
-    this.offered = page.models.statistics.some(({ name }) => name === ESTIMATE);
-    this.patched = Boolean(page.models.questions.patch);
-    this.asked = { drops: '', patches: '' }; // the latest questions, as JSON
-    this.started = { drops: '', patches: '' }; // the questions that a click started
-    for (const [selector, name] of /** @type {const} */ ([['exact', 'drops'], ['patch', 'patches']])) {
-      panel.find(`[data-do=${selector}]`).addEventListener('click', () => this.toggle(name));
-    }
+    this.offered = models.statistics.some(({ name }) => name === ESTIMATE);
+    this.patched = Boolean(models.questions.patch);
+    this.runs = /** @type {Record<Run, {questions: import('../effects/questions.js').Questions, asked: string,
+     *   started: string}>} - questions as JSON: the latest, and the one that a click started */ (Object.fromEntries(
+      RUNS.map((name) => [name, { questions: panel.newQuestions(), asked: '', started: '' }])));
+    for (const name of RUNS) panel.find(`[data-do=${name}]`).addEventListener('click', () => this.toggle(name));
+    panel.find('[data-do=compare]').addEventListener('click', () => {
+      panel.change({ tab: 'look' });
+      panel.page.act('compare');
+    });
   }
 
-  /** Start a question, or stop it. @param {'drops' | 'patches'} name */
+  /** Start a question, or stop it. @param {Run} name */
   toggle(name) {
-    this[name].retry();
-    this.started[name] = this.started[name] === this.asked[name] ? '' : this.asked[name];
+    const run = this.runs[name];
+    run.questions.retry();
+    run.started = run.started === run.asked ? '' : run.asked;
     this.panel.page.changed();
   }
 
-  /** Ask a question if a click started it, and return its answer. @param {'drops' | 'patches'} name
-   * @param {Scene} scene @param {Question | null} question */
-  ask(name, scene, question) {
-    this.asked[name] = question ? JSON.stringify([scene.id, question]) : '';
-    const answer = question && this[name].answer(scene, question);
-    const { failure } = this[name].result(scene, this.started[name] === this.asked[name] ? question : null);
-    return { answer, running: Boolean(question) && !answer && !failure && this.started[name] === this.asked[name],
-      failure };
+  /** Ask a question if a click started it, show its button, and return its answer. @param {Run} name
+   * @param {Scene} scene @param {Question | null} question @param {string} label - of the button */
+  ask(name, scene, question, label) {
+    const run = this.runs[name];
+    run.asked = question ? JSON.stringify([scene.id, question]) : '';
+    const answer = question && run.questions.answer(scene, question);
+    const started = question && run.started === run.asked;
+    const { failure } = run.questions.result(scene, started ? question : null);
+    const button = this.panel.find(`[data-do=${name}]`);
+    button.hidden = !question || Boolean(answer);
+    write(button, started && !failure ? tr('stop') : label);
+    return { answer, failure };
   }
 
   /** @param {State} state @param {Scene} scene @param {import('./target_line.js').Arguments} aim
    * @param {number} block */
   show(state, scene, aim, block) {
     const { panel } = this;
-    const { target, against } = panel.target.aim;
-    panel.find('.vv-exact').hidden = !this.offered || target === null;
-    const drops = this.ask('drops', scene, /** @type {Question} */ (['heads', { names: [ESTIMATE, EXACT], ...aim }]));
-    write(panel.find('[data-do=exact]'), drops.running ? tr('stop') : tr('exact-ask'));
-    panel.find('[data-do=exact]').hidden = Boolean(drops.answer);
+    panel.find('.vv-exact').hidden = !this.offered || panel.target.aim.target === null;
+    const drops = this.ask('exact', scene,
+      /** @type {Question} */ (['heads', { names: [ESTIMATE, EXACT], ...aim }]), tr('exact-ask'));
     this.draw(drops.answer?.values, block);
-    const { peer } = otherOf(state, scene, panel.page);
-    const name = peer && (peer.manifest.image ? translated(peer.manifest.image) : tr('your-photograph'));
-    const head = typeof state.head === 'number' ? state.head : null;
-    const named = head === null ? tr('whole-layer', block + 1) : tr('head-of-layer', head + 1, block + 1);
-    const patch = this.ask('patches', scene, peer && /** @type {Question} */ (['patch', { other: peer.id, block,
-      ...(head === null ? {} : { head }), target, ...(against === null ? {} : { against }) }]));
-    const button = panel.find('[data-do=patch]');
-    button.hidden = !peer || !this.patched || target === null;
-    write(button, tr('patch-ask', named, name ?? ''));
-    const reading = patch.answer && scaled(patch.answer.scale);
-    write(panel.find('.vv-patched'), !patch.answer ? '' : tr('patch-says', named, name ?? '',
-      translated(patch.answer.target[0]), reading(patch.answer.target[1]), reading(patch.answer.target[2])));
-    panel.showText('.vv-exact .vv-refused', drops.failure || patch.failure || null);
+    const failures = [drops.failure, ...this.patch(state, scene, block)];
+    panel.showText('.vv-exact .vv-refused', failures.find(Boolean));
+  }
+
+  /** Offer to take values from the photograph in the other pane, and show what that changes; return the failures.
+   * @param {State} state @param {Scene} scene @param {number} block @returns {string[]} */
+  patch(state, scene, block) {
+    const { panel } = this;
+    const { target, against } = panel.target.aim;
+    const { beside, peer } = otherOf(state, scene, panel.page);
+    const query = queryOn(state, scene, panel.page.scenes);
+    const token = tokenOf(query, scene.manifest.prefix, scene.manifest.grid);
+    const { head } = state;
+    const parts = {
+      layer: typeof head === 'number' ? { args: { head }, label: tr('head-of-layer', head + 1, block + 1) }
+        : { args: {}, label: tr('whole-layer', block + 1) },
+      token: { args: token < 0 ? null : { token }, label: tr('token-into-layer', queryWords(query), block + 1) },
+      stream: { args: { stream: true }, label: tr('all-into-layer', block + 1) },
+    };
+    const name = peer?.manifest.image ? translated(peer.manifest.image) : tr('your-photograph');
+    const answers = PARTS.map((part) => {
+      const { args, label } = parts[part];
+      const { answer, failure } = this.ask(part, scene, !this.patched || !peer || !args || target === null ? null
+        : ['patch', { other: peer.id, block, ...args, target, ...(against === null ? {} : { against }) }], label);
+      const reading = scaled(answer?.scale);
+      const [before, after] = answer?.target.slice(1).map((/** @type {number} */ value) => reading(value)) ?? [];
+      return { failure, words: answer ? tr(before === after ? 'patch-stays' : 'patch-says', label, name,
+        translated(answer.target[0]), before, after) : '' };
+    });
+    panel.find('.vv-patching').hidden = !this.patched;
+    panel.find('[data-do=compare]').hidden = state.beside !== null;
+    panel.write('.vv-patching .vv-about', peer ? tr('patch-ask', name)
+      : beside ? tr('patch-other-model') : tr('patch-needs'));
+    panel.fill('.vv-patched', answers.filter(({ words }) => words)
+      .map(({ words }) => `<li>${escaped(words)}</li>`).join(''));
+    return answers.map(({ failure }) => failure);
   }
 
   /** Draw the estimates against the exact drops. @param {Record<string, number[][]> | undefined} values

@@ -17,10 +17,10 @@ import { Pane } from '../draw/photo.js';
  */
 /** @typedef {[number, number]} Patch - [row, column] */
 /**
- * What a pane shows. `failure`: why there is no map; `named`: whether to name photograph and model, because there are
- * two panes.
+ * What a pane shows. `failure`: why there is no map; `pinned`: the patch in a ring; `named`: whether to name photograph
+ * and model, because there are two panes.
  * @typedef {{scene: Scene, method: Method, heatmap: Heatmap | undefined, waiting: boolean, failure: string,
- *   gone: number[], under: Patch | null, named: boolean}} Shown
+ *   gone: number[], under: Patch | null, pinned?: Patch | null, named: boolean}} Shown
  */
 
 /** Return the name of a map's colors. @param {boolean} signed */
@@ -82,7 +82,7 @@ export class MapPane {
       if (heatmap) this.paint(heatmap, { opacity, overlay });
       else pane.clear();
     }
-    pane.mark(false, null, heatmap ? this.beyond : []);
+    pane.mark(false, shown.pinned, heatmap ? this.beyond : []);
     pane.cover(gone, scene.hiding);
     pane.point([], under);
     this.label(this.shown);
