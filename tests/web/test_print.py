@@ -21,7 +21,7 @@ PRINTED = """() => ({
 })"""
 
 
-@pytest.mark.parametrize("tab", ["look", "why", "inside"])
+@pytest.mark.parametrize("tab", ["look", "why", "inside", "lecture"])
 def test_tab_prints_on_white_paper_without_controls(page: Browser, app: Running, tab: str) -> None:
     ready(page, f"{app.url}?tab={tab}&theme=dark")
     settled(page)
