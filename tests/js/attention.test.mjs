@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { column, fuse, fuseColumn, fuseMean, row } from '../../vitviz/web/compute/attention.js';
+import { widen } from '../../vitviz/web/compute/half.js';
 import { parseBlock, parseRollout, windowsOf } from '../../vitviz/web/compute/payload.js';
 import { Sweep } from '../../vitviz/web/compute/sweep.js';
 import { VECTORS, near, same, sum } from './vectors.mjs';
@@ -73,6 +74,12 @@ test('a float32 block is read bit by bit', () => {
     same(parseBlock(file), { ...sizes, ...sent }, 0, { told: label });
     near(parseBlock(file).lse, lse, 1e-12, { told: label });
   }
+});
+
+test('every half converts to its float32', () => {
+  const halves = Uint16Array.from({ length: 65536 }, (_, i) => i);
+  assert.deepEqual([...widen(halves, new Float32Array(65536))], [...new Float16Array(halves.buffer)]);
+  assert.throws(() => widen(halves, new Float32Array(9)), /room for 65536/);
 });
 
 test('invalid files are refused', () => {

@@ -349,6 +349,22 @@ test('every control shows a field of the state, and every such part of the addre
   assert.deepEqual(urls.filter((url) => INVALID[url].length === 0), []);
 });
 
+test('former names in printed addresses open what they are called now', () => {
+  const renamed = Object.entries(FIELDS).filter(([, { kind }]) => kind?.former);
+  assert.ok(renamed.length);
+  for (const [field, { url, kind }] of renamed) {
+    for (const [former, now] of Object.entries(kind.former)) {
+      assert.ok(kind.values.includes(now), former);
+      const { state, messages } = parse(`?${url}=${former}&layer=4&target=3&off=3.2`);
+      const { block, target, off } = state;
+      assert.deepEqual([state[field], block, target, off, messages], [now, 3, 3, ['2,1'], []], former);
+      assert.equal(parse(format(state)).state[field], now);
+    }
+  }
+  const { state, messages } = parse('?mode=similarity&descriptor-layer=4'); // now the layer of all views
+  assert.deepEqual([state.block, messages, format(state)], [3, [], '?layer=4&mode=similarity']);
+});
+
 test('addresses count from 1, omit defaults, keep unknown parts, and have one order', () => {
   assert.deepEqual([format(INITIAL), format(INITIAL, '?debug=1&layer=4')], ['', '?debug=1']);
   const state = { ...INITIAL, query: [6, 3], image: 'church', head: 3, block: 11, shared: true, opacity: 0.3,

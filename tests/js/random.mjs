@@ -77,7 +77,7 @@ export function actions(random, { scenes = SCENES, names = NAMES, without = [] }
     const parts = [pick(source), pick(source).replace('=', '2='), 'layer=3', 'layer=x', 'head=2', 'head=max',
       'from=3,4', 'from=cls', 'from=900,900', 'pane=2', 'pane=1', 'pane=7', 'layer2=2', 'color=nothing',
       'mode=nothing', 'off=1.1,2.1', 'off=99.1', 'opacity=2', 'erased=3,1', 'erased=0', 'erased=9999', 'removed=40',
-      'removed=101', 'bare=1', 'numbered=0', 'gamma=0.5', 'tab=inside', 'tab=why', 'step=5',
+      'removed=101', 'bare=1', 'numbered=0', 'gamma=0.5', 'tab=heads', 'tab=why', 'step=5',
       'step=9', 'lang=zh', 'colours=magma', 'open=more,look', 'open=all', 'start=99', 'head=99', '%',
       '&&=', String(random())];
     return `?${Array.from({ length: whole(6) }, () => pick(parts)).join('&')}${state.pane ? '&x=1' : ''}`;

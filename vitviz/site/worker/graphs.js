@@ -1,5 +1,6 @@
 // Run a model's graphs in onnxruntime-web, see `vitviz.export.onnx`. A session combines one graph with the weights of
 // one part; it is created on first use.
+import { unpack, widen } from '../../web/compute/half.js';
 
 /** @typedef {import('../../web/compute/image.js').Preprocess} Preprocess */
 /** @typedef {Record<string, {data: Float32Array, dims: readonly number[]}>} Tensors */
@@ -46,23 +47,6 @@ export function ramp(size) {
   return Float32Array.from({ length: size }, (_, i) => ((i * 37) % 129) / 64 - 1);
 }
 
-/** @param {Uint8Array<ArrayBuffer>} packed - in gzip @returns {Promise<Uint8Array<ArrayBuffer>>} */
-export async function inflate(packed) {
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream('gzip'));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
-}
-
-/**
- * Decompress half-precision numbers whose low bytes are stored before their high bytes, see `vitviz.site.static`.
- * @param {Uint8Array<ArrayBuffer>} packed - in gzip
- */
-async function unpack(packed) {
-  const planes = await inflate(packed);
-  const bits = new Uint16Array(planes.length / 2);
-  for (let i = 0; i < bits.length; i += 1) bits[i] = planes[i] | (planes[bits.length + i] << 8);
-  return new Float16Array(bits.buffer);
-}
-
 /** Return a cached promise, or create it; rejected promises are not cached. @template T
  * @param {Map<string, Promise<T>>} cache @param {string} key @param {() => Promise<T>} make */
 export function once(cache, key, make) {
@@ -83,7 +67,7 @@ export class Graphs {
     this.sessions = new Map();
     /** @type {Map<string, Promise<Bytes>>} */
     this.files = new Map();
-    /** @type {Map<string, Promise<Float16Array>>} */
+    /** @type {Map<string, Promise<Uint16Array>>} */
     this.halves = new Map();
     this.packed = /** @type {Bytes} */ (new Uint8Array(0));
     this.arrived = 0;
@@ -126,7 +110,8 @@ export class Graphs {
 
   /** @param {string} graph @param {string} part */
   async make(graph, part) {
-    const numbers = new Float32Array(part ? await this.weights(part) : []);
+    const halves = part ? await this.weights(part) : new Uint16Array(0);
+    const numbers = widen(halves, new Float32Array(halves.length));
     const [from, length] = this.about.graphs[graph];
     const bytes = (await this.file()).subarray(from, from + length);
     const { InferenceSession } = await this.runtime;

@@ -1,5 +1,5 @@
 // Start onnxruntime-web, which runs a model's graphs.
-import { inflate } from './graphs.js';
+import { inflate } from '../../web/compute/half.js';
 
 /** @typedef {import('./graphs.js').File} File */
 /** The files of the runtime: `vitviz.export.runtime.FILES`. @typedef {{module: File, glue: File, wasm: File}} Build */

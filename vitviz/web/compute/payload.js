@@ -1,4 +1,5 @@
 // Read the files that payload.py writes; its docstring defines the layout.
+import { widen } from './half.js';
 import { normalize } from './similarity.js';
 
 const HEADER = 40;
@@ -105,7 +106,7 @@ function checkLength(buffer, sizes, expected, what) {
 function floats(buffer, offset, count, bits) {
   // Use views instead of copies: the files are little endian, like every machine that runs a browser.
   if (bits === 32) return new Float32Array(buffer, offset, count);
-  return new Float32Array(new Float16Array(buffer, offset, count));
+  return widen(new Uint16Array(buffer, offset, count), new Float32Array(count));
 }
 
 /**

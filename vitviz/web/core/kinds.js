@@ -31,6 +31,12 @@ export const someOf = (...words) => ({
 export const oneOf = (...words) => ({ read: (text) => (words.includes(/** @type {T} */ (text)) ? text : BAD),
   write: String, expected: listed(words), values: words });
 
+/** Read former names of values, too, which printed links contain.
+ * @param {Kind} kind @param {Record<string, string>} former - the value by its former name @returns {Kind & {former:
+ *   Record<string, string>}} */
+export const renamed = (kind, former) => ({ ...kind, former,
+  read: (text) => kind.read(Object.hasOwn(former, text) ? former[text] : text) });
+
 /** @param {string} on @param {string} off @returns {Kind} */
 export const either = (on, off) => ({ read: (text) => (text === on ? true : text === off ? false : BAD),
   write: (value) => (value ? on : off), expected: listed([on, off]), values: [true, false] });

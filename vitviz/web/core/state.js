@@ -1,8 +1,8 @@
 // The state of the page as one plain object. Code counts blocks, heads, rows and columns from 0; the page and its
 // addresses count them from 1.
 import CONSTANTS from './constants.json' with { type: 'json' };
-import { FUSE, HEAD, HEADS, LAYER, PHOTO, QUERY, SWITCH, TARGET, TEXTS, either, named, oneOf, places, someOf, whole,
-  within } from './kinds.js';
+import { FUSE, HEAD, HEADS, LAYER, PHOTO, QUERY, SWITCH, TARGET, TEXTS, either, named, oneOf, places, renamed, someOf,
+  whole, within } from './kinds.js';
 import { STEPS } from './steps.js';
 import { LANGUAGES } from './words.js';
 
@@ -82,7 +82,8 @@ export const FOLDS = Object.freeze(
 
 /** All fields of the state; those in the address in the order of the address. */
 export const FIELDS = Object.freeze({
-  tab: { initial: 'look', url: 'tab', kind: oneOf('look', 'why', 'inside', 'lecture') },
+  tab: { initial: 'look', url: 'tab', kind: renamed(oneOf('look', 'why', 'inside', 'lecture'),
+    { explore: 'look', explain: 'why', heads: 'inside', layers: 'inside', help: 'look' }) },
   step: { initial: 1, url: 'step', kind: whole(1, STEPS, `a step, 1 to ${STEPS}`) }, // of the lecture
   short: { initial: false, url: 'lecture', kind: either('short', 'full'), quiet: true }, // the lecture of fewer steps
   lang: { initial: /** @type {string | null} */ (null), url: 'lang', kind: oneOf(...LANGUAGES), quiet: true },

@@ -1,6 +1,6 @@
 // The address is a projection of the state: `?image=church&layer=12&head=4&from=7,4`. Addresses are untrusted, so
 // nothing here throws: invalid parts are left out and reported.
-import { ENTRIES, INITIAL, PANE, pick } from './state.js';
+import { ENTRIES, INITIAL, PANE, SIMILARITY, pick } from './state.js';
 
 /** @typedef {import('./state.js').State} State */
 /** @typedef {[part: string, field: keyof State, kind: import('./kinds.js').Kind]} Part */
@@ -12,6 +12,7 @@ const PARTS = ENTRIES.flatMap(([field, { url, kind }]) => (
 const BESIDE = PARTS.filter(([, field]) => PANE.includes(field))
   .map(([part, ...rest]) => [`${part}2`, ...rest]);
 const ACTIVE = 'pane';
+const FORMER = 'descriptor-layer'; // in older addresses, the layer of similar patches
 
 /** The fields of the state that an address contains. */
 export const ADDRESSED = Object.freeze([...PARTS.map(([, field]) => field), 'beside', 'pane']);
@@ -40,6 +41,8 @@ function read(params, parts, into, messages) {
  */
 export function parse(search) {
   const params = new URLSearchParams(String(search ?? ''));
+  const former = params.get(FORMER);
+  if (former !== null && params.get('mode') === SIMILARITY) params.set('layer', former);
   /** @type {string[]} */
   const messages = [];
   const state = { ...INITIAL };
@@ -76,7 +79,7 @@ function written(parts, from) {
 export function format(state, search = '') {
   const parts = written(PARTS, state);
   if (state.beside) parts.push(`${ACTIVE}=${state.pane + 1}`, ...written(BESIDE, state.beside));
-  const ours = new Set([...PARTS, ...BESIDE, [ACTIVE]].map(([part]) => part));
+  const ours = new Set([...PARTS, ...BESIDE, [ACTIVE], [FORMER]].map(([part]) => part));
   for (const [part, value] of new URLSearchParams(search)) {
     if (!ours.has(part)) parts.push(`${escaped(part)}=${escaped(value)}`);
   }

@@ -1,11 +1,12 @@
 // Read and write safetensors files: a JSON header, then named arrays, all little endian like browsers.
+import { widen } from '../../../web/compute/half.js';
 
-/** @typedef {{dtype: string, shape: number[], data: Uint8Array | Float16Array | Int32Array | Float32Array}} Tensor */
+/** @typedef {{dtype: string, shape: number[], data: Uint8Array | Uint16Array | Int32Array | Float32Array}} Tensor */
 
 const LENGTH = 8; // bytes that store the header's length
-/** @type {Record<string, Uint8ArrayConstructor | Float16ArrayConstructor | Int32ArrayConstructor
+/** @type {Record<string, Uint8ArrayConstructor | Uint16ArrayConstructor | Int32ArrayConstructor
  *   | Float32ArrayConstructor>} */
-const KINDS = { U8: Uint8Array, F16: Float16Array, I32: Int32Array, F32: Float32Array };
+const KINDS = { U8: Uint8Array, F16: Uint16Array, I32: Int32Array, F32: Float32Array };
 
 /**
  * Return the arrays of a file, as views, and the facts in its metadata.
@@ -58,4 +59,7 @@ export function writeTensors(tensors, facts) {
 }
 
 /** Return an array's numbers in single precision. @param {Tensor} tensor */
-export const floatsOf = ({ data }) => (data instanceof Float32Array ? data : Float32Array.from(data));
+export function floatsOf({ dtype, data }) {
+  if (dtype === 'F16') return widen(/** @type {Uint16Array} */ (data), new Float32Array(data.length));
+  return data instanceof Float32Array ? data : Float32Array.from(data);
+}
