@@ -123,7 +123,7 @@ def opened(convert: Callable[[nn.Module], ViT], model: nn.Module) -> ViT:
 def softmaxes(trace: Captured) -> Iterator[list[Tensor]]:
     """Record the results of softmaxes with the shapes of attention calls; the library calls no fused kernel."""
     original, seen = Tensor.softmax, list[Tensor]()
-    sizes = {(*trace.call(block).shape[2:], math.prod(trace.call(block).shape)) for block in trace.blocks}
+    sizes = {(*call.shape[2:], math.prod(call.shape)) for call in (trace.calls[index] for index in trace.between)}
 
     def softmax(logits: Tensor, *args: Any, **named: Any) -> Tensor:
         result = original(logits, *args, **named)
@@ -150,20 +150,20 @@ def check(
     Raises:
         AssertionError: if they differ.
     """
-    own = [getattr(attention, "probabilities", attention) for attention in trace.attentions]
     tolerance = TOLERANCE
     if isinstance(trace, Captured):
+        own = [trace.calls[index].attentions for index in trace.between]
         step = max(1, len(own) // max(1, len(attentions)))  # transformers returns the last block of each stage
         own = own[step - 1 :: step]
         tolerance += ROUNDING * any(call.probabilities is not None for call in trace.calls)
     else:
-        own = [block.attn.talk(attention) for block, attention in zip(ours.blocks, own, strict=True)]
+        own = [block.attn.talk(attention) for block, attention in zip(ours.blocks, trace.attentions, strict=True)]
     count = len(attentions) // len(own)  # attentions of a block that we show as one
     assert len(attentions) == count * len(own), "another number of attentions"
     theirs = [torch.cat(attentions[at : at + count], dim=1) for at in range(0, len(attentions), count)]
     if tokens.ndim == 4 and tokens.shape[1] == trace.tokens.shape[2]:  # a map of features, channels first
         tokens = tokens.flatten(2).mT
-    if any(each.ndim == 3 for each in theirs):  # SAM's heads are in the batch
+    if any(each.ndim != 4 for each in theirs):  # heads are in the batch (SAM), or before windows (Hiera)
         theirs = [each.reshape(attention.shape) for each, attention in zip(theirs, own, strict=True)]
     for attention, reference in zip(own, theirs, strict=True):
         torch.testing.assert_close(attention, reference, rtol=0, atol=tolerance)

@@ -204,8 +204,10 @@ def _check_linear(model: CapturedViT, trace: Captured, target: Target, score: An
 
 def _by_token(trace: Captured, block: int, products: Tensor) -> Tensor:
     """Sum products of values and gradients over channels, for each token of the image: (W, H, M, d) -> (H, N)."""
-    shape = trace.call(block).shape
+    shape = trace.calls[trace.between[block]].shape
     of_windows = products.sum(-1).reshape(-1, *shape[1:2], shape[3])  # (W, H, M)
     if not trace.layouts:
         return of_windows[0]
-    return trace.layouts[block].join(of_windows.mT)[0].T  # (W, M, H) -> (1, N, H) -> (H, N)
+    layout = trace.layouts[block]
+    of_windows = layout.arranged(of_windows[..., None], 1, rows=False).squeeze(3)
+    return layout.join(of_windows.mT)[0].T  # (W, M, H) -> (1, N, H) -> (H, N)

@@ -66,6 +66,7 @@ def backward(case: Case, stop: int = 0) -> Iterator[Step]:
         gradients = torch.autograd.grad(out, matrices + [entering] * (index > stop), flow)
         flow = gradients[-1] if index > stop else None
         gradients = (trace.attendable(index, gradients[0]), *gradients[1:])
+        matrices = [trace.attendable(index, matrices[0].detach()), *matrices[1:]]
         steps = [Step(matrix.detach(), gradients[place], index) for place, matrix in enumerate(matrices)]
         del out, matrices, gradients  # free them before the next block
         while steps:

@@ -207,6 +207,24 @@ class Call:
             queries=queries, keys=keys, kernel_sums=sums, probabilities=probabilities,
         )  # fmt: skip
 
+    def arranged(self, layout: Windows, batch: int) -> Call:
+        """Return the call between the tokens of each window, for B images; this call if it has this form."""
+        if not layout.rearranges:
+            return self
+        sums = None if self.kernel_sums is None else layout.arranged(self.kernel_sums[..., None], batch).squeeze(3)
+        queries, keys, probabilities = (
+            None if tensor is None else layout.arranged(tensor, batch, rows=rows, columns=columns)
+            for tensor, rows, columns in (
+                (self.queries, True, False), (self.keys, False, False), (self.probabilities, True, True)
+            )
+        )  # fmt: skip
+        heads = self.shape[0] // batch if layout.heads_first else self.shape[1]
+        count, size = layout.members.shape
+        return replace(
+            self, shape=(batch * count, heads, size, size), queries=queries, keys=keys, kernel_sums=sums,
+            probabilities=probabilities,
+        )  # fmt: skip
+
     @staticmethod
     def _index(token: int, count: int) -> int:
         if not -count <= token < count:
@@ -273,8 +291,13 @@ class Captured(AttentionTrace):
         """Return the indices of the calls in the windows of each block, in order; none unless every block has one."""
         indices: list[int] = []
         for index, call in enumerate(self.calls):
-            members = layouts[min(len(indices), len(layouts) - 1)].members  # (W, M)
-            if (call.shape[0], *call.shape[2:]) == (self.batch * len(members), *members.shape[1:] * 2):
+            layout = layouts[min(len(indices), len(layouts) - 1)]
+            windows, *sizes = layout.call_shape
+            if layout.heads_first:  # (B * H, W, ...)
+                fits = call.shape[0] % self.batch == 0 and call.shape[1] == windows and not call.mask.tensors
+            else:
+                fits = call.shape[0] == self.batch * windows
+            if fits and [*call.shape[2:]] == sizes:
                 indices.append(index)
         return tuple(indices) if len(indices) == len(layouts) else ()
 
@@ -378,9 +401,13 @@ class Captured(AttentionTrace):
         return squares.repeat_interleave(2, 1).repeat_interleave(2, 2).flatten(1)
 
     def attendable(self, block: int, gradient: Tensor) -> Tensor:
-        """Return a gradient of a block's attention, 0 for pairs of tokens that a mask separates."""
+        """Return a matrix like a block's attention, such as its gradient, 0 for pairs of tokens that a mask separates.
+
+        It has the form of the module's attention, and gets that of `call`.
+        """
         if not self.layouts:
             return gradient
+        gradient = self.layouts[block].arranged(gradient, self.batch, columns=True)
         return gradient.masked_fill(self.call(block).attentions.detach() < SEPARATED, 0.0)
 
     def matrix_grid(self, block: int) -> tuple[int, int]:
@@ -452,6 +479,9 @@ class Captured(AttentionTrace):
     def call(self, block: int) -> Call:
         """Return the call between tokens with this index; negative indices count from the last.
 
+        Where the module has another form of it, such as pooled queries, this is a copy between the tokens of each
+        window.
+
         Raises:
             TraceError: if it does not exist.
             CaptureError: if the places of the tokens are not known.
@@ -463,7 +493,14 @@ class Captured(AttentionTrace):
             raise TraceError(
                 f"Expected one of the {counted(depth, 'block')} between {lengths} tokens, got {got}. Choose another."
             )
-        return self.calls[self.between[block]]
+        return self._blocks[block]
+
+    @cached_property
+    def _blocks(self) -> tuple[Call, ...]:
+        """Return the call of each block between the tokens of each window."""
+        calls = [self.calls[index] for index in self.between]
+        pairs = zip(calls, self.layouts, strict=True) if self.layouts else ()
+        return tuple(call.arranged(layout, self.batch) for call, layout in pairs) or tuple(calls)
 
     def heads_in(self, block: int) -> int:
         """Return the number of heads of a block."""

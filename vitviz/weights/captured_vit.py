@@ -175,9 +175,14 @@ class CapturedViT(ViT):
         return self.config.depth + 1
 
     def _embedded(self, images: Tensor) -> Tensor:
-        with _at_any_size(self.module), self.parts.recorded() as seen:
+        with _at_any_size(self.module), self._parts_at(images).recorded() as seen:
             self.module(images)
         return seen[0]
+
+    def _parts_at(self, images: Tensor) -> Parts:
+        """Return the parts with the orders of tokens at this image size."""
+        places = tokens_of(self.module, [images])
+        return self.parts.ordered(places.layouts if places else ())
 
     def _run(
         self, tokens: Tensor, start: int, stop: int | nn.Module | None, angles: Any = None, ops: Ops = PLAIN
@@ -193,9 +198,9 @@ class CapturedViT(ViT):
             self._embedded(images)
         if not isinstance(ops, Explicit):
             with _at_any_size(self.module):
-                return self.parts.run(self.module, images, tokens, start, stop)
+                return self._parts_at(images).run(self.module, images, tokens, start, stop)
         with _at_any_size(self.module), as_it_is(True, [tokens]), Observer(self.module, grad=True) as observer:
-            result = self.parts.run(self.module, images, tokens, start, stop)
+            result = self._parts_at(images).run(self.module, images, tokens, start, stop)
         names = self.attentions[start:stop] if isinstance(stop, int) else self.pools
         empty = tokens.new_empty(0)
         for call in observer.calls:

@@ -12,11 +12,13 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
+
+from vitviz.weights.windows import Windows
 
 LOCK = threading.RLock()
 """Lock for running a module, because hooks and attributes of the module change during a run."""
@@ -32,6 +34,8 @@ class Parts:
         head: the classifier, whose input is the features; `None` without one.
         channels_first: modules whose tokens are (B, D, gh, gw).
         outputs: number of outputs of each block that returns several, else 0; known after a run.
+        orders: modules whose tokens (B * W, N / W, D) are in another order than the reading order, or divided into
+            W windows -> number of each token, (W, N / W).
     """
 
     blocks: tuple[nn.Module, ...]
@@ -39,6 +43,13 @@ class Parts:
     head: nn.Module | None = None
     channels_first: tuple[nn.Module, ...] = ()
     outputs: dict[nn.Module, int] = field(default_factory=dict)
+    orders: dict[nn.Module, Tensor] = field(default_factory=dict)
+
+    def ordered(self, layouts: Sequence[Windows]) -> "Parts":
+        """Return the parts with the orders of tokens for an image size, given the windows of each block."""
+        own = {block: one.order for block, one in zip(self.blocks, layouts, strict=bool(layouts))}
+        orders = {block: order for block, order in own.items() if order is not None}
+        return replace(self, orders=orders) if orders or self.orders else self
 
     @property
     def points(self) -> list[nn.Module]:
@@ -95,8 +106,8 @@ class Parts:
                 stack.callback(self.points[stop - 1].register_forward_hook(_stop).remove)
             elif stop is not None:
                 stack.callback(stop.register_forward_pre_hook(_stop_before).remove)
-            try:
-                return module(images)
+            try:  # a module with windows in the place of images counts its images
+                return module(images.expand(len(tokens), -1, -1, -1) if self.orders else images)
             except _Stop as stopped:
                 return self._tokens(self.points[stop - 1], stopped.value) if isinstance(stop, int) else stopped.value
 
@@ -114,12 +125,16 @@ class Parts:
     def _tokens(self, module: nn.Module, output: Any) -> Tensor:
         """Return an output of a module in the form (B, N, D)."""
         tokens: Tensor = output[0] if isinstance(output, tuple | list) else output
+        if (order := self.orders.get(module)) is not None:
+            return tokens.reshape(-1, order.numel(), tokens.shape[-1])[:, order.flatten().argsort()]
         if tokens.ndim != 4:
             return tokens
         return tokens.flatten(2).mT if module in self.channels_first else tokens.flatten(1, 2)
 
     def _formed(self, module: nn.Module, tokens: Tensor, like: Tensor) -> Tensor:
         """Return tokens (B, N, D) in the shape of `like`, the module's own input or output."""
+        if (order := self.orders.get(module)) is not None:
+            return tokens[:, order].flatten(0, 1)  # (B, W, N / W, D)
         if like.ndim != 4:
             return tokens
         first = module in self.channels_first

@@ -119,6 +119,7 @@ def _parts_of_transformers(module: Any) -> Parts | None:
     tower = module.base_model
     lists = [part for part in tower.modules() if isinstance(part, nn.ModuleList)]
     blocks = [block for part in lists for block in part if not any(inner in lists for inner in block.modules())]
+    blocks = [block for block in blocks if any("Attention" in type(part).__name__ for part in block.modules())]
     if not blocks or len({type(block) for block in blocks}) > 1:
         return None
     pools = "clip" in module.config.model_type  # its norm follows the pooling
@@ -133,6 +134,7 @@ _OF_MAPS = ("SpatialBlock",)  # classes of blocks whose tokens are (B, D, gh, gw
 _NORMS = ("neck", "layernorm", "norm", "post_layernorm")  # attributes of models of transformers
 _CLASSIFIERS = ("classifier", "cls_classifier")
 _WINDOWED = ("swin", "swinv2", "donut-swin", "swin2sr", "sam_vision_model", "sam_hq_vision_model", "vitdet")
+_WINDOWED += ("hiera", "mobilevit")
 
 # (package, class) -> the parts of a module whose blocks take patches only.
 _BY_BLOCKS: dict[tuple[str, str], Callable[[Any], Parts | None]] = {
@@ -141,6 +143,8 @@ _BY_BLOCKS: dict[tuple[str, str], Callable[[Any], Parts | None]] = {
         _parts_by_class("SwinTransformerBlock", "SwinTransformerV2Block", last="norm"),
     ),
     ("timm", "SwinTransformerV2Cr"): _parts_by_class("SwinTransformerV2CrBlock", last="stages", channels_first=True),
+    ("timm", "Hiera"): _parts_by_class("HieraBlock"),
+    ("timm", "HieraDet"): _parts_by_class("MultiScaleBlock"),
     ("timm", "VisionTransformerSAM"): _parts_by_class("Block", last="neck", channels_first=True),
     ("timm", "MaxxVit"): _parts_by_class(
         "PartitionAttentionCl", "PartitionAttention2d", "TransformerBlock2d", last="norm", channels_first=True

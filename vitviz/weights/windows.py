@@ -28,12 +28,56 @@ class Windows:
         grid: (gh, gw), rows and columns of tokens.
         merges: whether the block first merges 2 x 2 tokens of the stage before.
         members: (W, M), the tokens of each window; n where padding fills a window.
+        heads_first: whether the axis of heads is in front of that of windows in the module's attention.
+        rows: (M,), the row of each token of a window in the module's attention, where queries are pooled over 2 x 2
+            tokens, so that four tokens share a row; `None` if tokens and rows are the same.
+        columns: (M,), the column of each token of a window, if the module has them in another order.
+        order: (W, n / W), see `Parts.orders`: of the tokens that leave the block, a quarter after pooled queries.
     """
 
     stage: int
     grid: tuple[int, int]
     merges: bool
     members: Tensor
+    heads_first: bool = False
+    rows: Tensor | None = None
+    columns: Tensor | None = None
+    order: Tensor | None = None
+
+    @property
+    def leaving(self) -> tuple[int, int]:
+        """Return the rows and columns of the tokens that leave the block."""
+        return self.grid if self.rows is None else (self.grid[0] // 2, self.grid[1] // 2)
+
+    @property
+    def call_shape(self) -> tuple[int, int, int]:
+        """Return the numbers of windows, rows and columns of the module's attention."""
+        count, size = self.members.shape
+        return count, size if self.rows is None else size // 4, size
+
+    @property
+    def rearranges(self) -> bool:
+        """Return whether the module's attention has another form than that between the tokens of each window."""
+        return self.heads_first or self.rows is not None or self.columns is not None
+
+    def arranged(self, tensor: Tensor, batch: int, *, rows: bool = True, columns: bool = False) -> Tensor:
+        """Return queries, keys or matrices of the module's attention for the tokens of each window, a copy.
+
+        Args:
+            tensor: (B * W, H, m, x), or (B * H, W, m, x) with the heads first.
+            batch: B.
+            rows: whether the m entries are queries, not keys.
+            columns: whether the x entries are keys, not channels.
+
+        Returns:
+            (B * W, H, M, x).
+        """
+        if self.heads_first:
+            tensor = tensor.unflatten(0, (batch, -1)).transpose(1, 2).flatten(0, 1)
+        own = self.columns if self.rows is None or not rows else self.rows
+        if own is not None:
+            tensor = tensor[:, :, own]
+        return tensor[..., self.columns] if columns and self.columns is not None else tensor
 
     @property
     def tokens(self) -> int:
