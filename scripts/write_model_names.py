@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -104,6 +104,16 @@ def shaken(model: nn.Module) -> Any:
     """Add noise to all parameters, half of which are initially zeros or ones, so that each one matters."""
     for parameter in model.parameters():
         parameter.add_(torch.randn(parameter.shape) * 0.02)
+    return model.eval()
+
+
+def normalized(model: nn.Module) -> Any:
+    """Set the statistics of batch norms to those of random images, else images hardly matter after a few layers."""
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    if norms and (size := size_of(model)) is not None:
+        for norm in norms:
+            norm.momentum = None  # the statistics of one batch
+        model.train()(torch.randn(2, 3, *size))
     return model.eval()
 
 
@@ -239,7 +249,7 @@ def compare_transformers(kind: str, config: Any) -> None:
     """Compare a class with transformers; raise `AssertionError` if they differ."""
     import transformers
 
-    theirs = shaken(getattr(transformers, kind)._from_config(config, attn_implementation="eager"))
+    theirs = normalized(shaken(getattr(transformers, kind)._from_config(config, attn_implementation="eager")))
     ours = opened(convert_transformers_object, theirs)
     images = pixels(ours.config)
     trace = ours.trace(images)
@@ -253,12 +263,13 @@ def compare_transformers(kind: str, config: Any) -> None:
     if ours.config.frames > 1:  # pictures of tubes to frames: (B, C, gh p, W) -> (B, T, 3, H, W)
         given = images.unflatten(2, (ours.config.frames, -1)).unflatten(1, (-1, 3))
         given = given.permute(0, 3, 1, 2, 4, 5).flatten(1, 2)
-    out = theirs(given, output_attentions=True, output_hidden_states=True, **more)
+    with softmaxes(trace) if isinstance(trace, Captured) else nullcontext(list[Tensor]()) as seen:
+        out = theirs(given, output_attentions=True, output_hidden_states=True, **more)
     tokens = getattr(out, "last_hidden_state", None)
     if tokens is None or kind == "Swin2SRModel":  # classifiers return logits only; here, a convolution follows
         tokens = trace.tokens
     logits = out.get("logits") if "Classification" in kind else None  # MAE's are pixels
-    attentions = list(out.attentions)
+    attentions = list(out.get("attentions") or seen)  # MobileViT returns none
     if kind == "YolosModel":  # its detection tokens follow the patches
         order, count = torch.arange(tokens.shape[1]), ours.config.registers
         order = torch.cat([order[:1], order[-count:], order[1:-count]])
