@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -17,7 +18,8 @@ from tiny import shaken
 from torch import Tensor, nn
 
 import vitviz
-from vitviz.weights.captured import Captured
+from vitviz.images.bands import RGB
+from vitviz.weights.captured import Captured, CaptureError
 from vitviz.weights.layouts import windows_of
 from vitviz.weights.tokens import parts_of
 
@@ -76,12 +78,18 @@ def test_attention_of_mixed_models_matches_timm(name: str) -> None:
         own = trace.attentions[block]
         torch.testing.assert_close(getattr(own, "probabilities", own), reference, rtol=0, atol=2e-5)
     torch.testing.assert_close(ours(images), logits, rtol=0, atol=1e-5)
-    torch.testing.assert_close(ours.classify(trace.tokens), logits, rtol=0, atol=1e-5)
     row = trace.row(0, (0, 1))
     torch.testing.assert_close(row.sum(2), torch.ones(row.shape[:2]), rtol=0, atol=1e-3)
     view = vitviz.Explorer(ours).open(vitviz.example("dog"))
     assert view.rollout().values.shape == ours.config.grid == trace.grid
     assert view.heads().table()
+    if name in ("GCViT", "CoAtNet"):  # queries come from the input of a stage; blocks merge tokens
+        with pytest.raises(CaptureError, match="also takes another path"):
+            view.explain("gae")
+    else:
+        torch.testing.assert_close(ours.classify(trace.tokens), logits, rtol=0, atol=1e-5)
+        tokens = ours.run_from_start(trace.streams[0], ours.angles(trace.grid))
+        torch.testing.assert_close(tokens, logits, rtol=0, atol=1e-5)
 
 
 SWIN: dict[str, Any] = {"patch_size": 2, "embed_dim": 12, "depths": (2, 2), "num_heads": (2, 3), "window_size": 4}
@@ -110,6 +118,76 @@ def test_models_of_transformers_that_run_as_they_are_match_eager(name: str) -> N
     for attention, reference in zip(chosen, expected, strict=True):
         torch.testing.assert_close(attention, reference, rtol=0, atol=2e-5)
     assert ours.config.prefix == (("CLS", "CLS 2", "CLS 3") if name == "Pixio" else ())
+
+
+def hiera() -> Any:
+    sizes: dict[str, Any] = {"embed_dim": 12, "depths": [2, 2, 2], "num_heads": [1, 2, 4], "num_query_pool": 2}
+    sizes |= {"masked_unit_attention": [True, True, False], "masked_unit_size": [4, 4], "image_size": [64, 64]}
+    return shaken(hf.HieraForImageClassification(hf.HieraConfig(**sizes, num_labels=7, attn_implementation="eager")))
+
+
+def mobilevit() -> Any:
+    sizes = {"hidden_sizes": [12, 16, 20], "neck_hidden_sizes": [4, 8, 8, 8, 12, 12, 16], "image_size": 128}
+    theirs = shaken(hf.MobileViTForImageClassification(hf.MobileViTConfig(**sizes, num_labels=7)))
+    for module in theirs.modules():  # else images hardly matter after a few layers
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = None
+    with torch.no_grad():
+        theirs.train()(torch.randn(2, 3, 128, 128))
+    return theirs.eval()
+
+
+def places_in_hiera(theirs: Any, stage: int, windows: int, count: int) -> Tensor:
+    """Return the window and the index there of each token of a stage, by transformers' own order: (2, n)."""
+    numbers = theirs.hiera.encoder.reroll(torch.arange(float(count))[None, :, None], stage).flatten().long()
+    return torch.stack([numbers % windows, numbers // windows])
+
+
+@pytest.mark.parametrize("build", [hiera, mobilevit])
+def test_windows_of_tokens_in_another_order(build: Callable[[], Any]) -> None:
+    """Hiera pools queries over 2 x 2 tokens; MobileViT attends between equal positions of its patches of 2 x 2."""
+    theirs = build()
+    with pytest.warns(UserWarning, match="runs as it is"):
+        ours = vitviz.load(theirs, labels=[*"abcdefg"])
+    assert ours.pretrained.preprocess.bands == (RGB if build is hiera else RGB[::-1])
+    images = torch.randn(2, 3, *ours.config.image_size, generator=torch.Generator().manual_seed(1))
+    original, seen = Tensor.softmax, list[Tensor]()
+
+    def kept(result: Tensor) -> Tensor:
+        seen.append(result)
+        return result
+
+    with torch.no_grad():
+        trace = ours.trace(images)
+        with mock.patch.object(Tensor, "softmax", lambda *args, **named: kept(original(*args, **named))):
+            logits = theirs(images).logits
+    torch.testing.assert_close(ours(images), logits, rtol=0, atol=1e-5)
+    for block, attention in enumerate(seen):
+        rows, columns = grid = trace.grid_in(block)
+        row, column = (place.flatten() for place in torch.meshgrid(*map(torch.arange, grid), indexing="ij"))
+        if build is hiera:  # (B, H, W, Mq, M)
+            pooled, windows = attention.shape[3] < attention.shape[4], attention.shape[2]
+            stage = block // 2
+            keys = places_in_hiera(theirs, stage - pooled, windows, rows * columns)
+            queries = places_in_hiera(theirs, stage, windows, rows * columns // 4 if pooled else rows * columns)
+            queries = queries[:, row // 2 * (columns // 2) + column // 2] if pooled else queries
+        else:  # (B * W, H, M, M)
+            attention = attention.unflatten(0, (2, 4)).transpose(1, 2)
+            keys = queries = torch.stack([row % 2 * 2 + column % 2, row // 2 * (columns // 2) + column // 2])
+        expected = attention[:, :, queries[0][:, None], queries[1][:, None], keys[1]]  # (B, H, n, n)
+        expected = expected * (queries[0][:, None] == keys[0])
+        torch.testing.assert_close(trace.attentions[block].dense(), expected, rtol=0, atol=2e-5)
+        torch.testing.assert_close(trace.row(block, (1, 2)), expected[:, :, columns + 2], rtol=0, atol=2e-5)
+    view = vitviz.Explorer(ours).open(vitviz.example("dog"))
+    assert view.rollout().values.shape == ours.config.grid == trace.grid
+    assert view.heads().table()
+    assert np.isfinite(view.explain("occlusion").values).all()
+    for method in ("gae", "gradient_rollout", "attention_gradcam", "legrad", "token_gradcam"):
+        if build is mobilevit:  # its convolutions bypass the blocks
+            with pytest.raises(CaptureError, match="also takes another path"):
+                view.explain(method)
+        else:
+            assert np.isfinite(view.explain(method).values).all()
 
 
 def test_windows_are_those_of_the_paper() -> None:

@@ -85,7 +85,7 @@ def capture(
     tensors = [value for value in (*inputs, *named.values()) if isinstance(value, Tensor)]
     places = tokens_of(module, tensors) if grid is None else Tokens((grid[0], grid[1]), tuple(prefix))
     parts = parts_of(module) if grid is None and places is not None else None
-    parts = parts and places and parts.ordered(places.layouts)
+    parts = parts.ordered(places.layouts) if parts and places else None
     observer, streams = Observer(module, grad), list[Tensor]()
     with as_it_is(grad, tensors), parts.recorded() if parts else nullcontext(streams) as streams, observer:
         output = module(*inputs, **named)

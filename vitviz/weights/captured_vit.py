@@ -98,11 +98,14 @@ class CapturedViT(ViT):
         attentions, pools: names of the modules that compute the attention of each block, and of the pooling.
         reason: why it was not converted.
         activation: the module's last operation, if it returns probabilities; a key of `INVERSES`.
+        bypassed: whether the output depends on the image not only by the tokens between two blocks, such as by the
+            convolutions beside MobileViT's blocks and by GCViT's queries. Parts of the module then do not run alone.
     """
 
     config: CapturedConfig
     removes_patches = False
     activation = ""
+    bypassed = False
 
     def __init__(self, module: nn.Module, config: CapturedConfig, captured: Captured, reason: str) -> None:
         nn.Module.__init__(self)
@@ -193,6 +196,11 @@ class CapturedViT(ViT):
         """
         if type(ops) not in (Ops, Explicit) or ops.edit is not None:
             self.refuse()
+        if self.bypassed:
+            raise NotConvertedError(
+                f"Expected a module whose blocks run alone, got {type(self.module).__name__}, in which the image also "
+                "takes another path. Use attention, rollout, or methods that change the photograph."
+            )
         images = self.angles(self.config.grid) if angles is None else angles
         if not self.parts.outputs:  # not known yet
             self._embedded(images)
@@ -358,6 +366,7 @@ def open_captured(
     model.activation, notes = inverse_activation(module, images, model.parts)
     with torch.no_grad():
         model.config = replace(model.config, features=model.read_out(captured.tokens).shape[1])
+    model.bypassed = _bypassed(model, images)
     own = about(model.config) if about else about_object(module, model.config, preprocess)
     if model.activation == "sigmoid":
         own = replace(own, problem_type=own.problem_type or SEVERAL)
@@ -365,6 +374,23 @@ def open_captured(
     attach(model, replace(own, assumed=(*own.assumed, *notes, note)))
     warnings.warn(f"The model runs as it is, and its attention is captured. {refusal}", stacklevel=3)
     return model
+
+
+@torch.no_grad()
+def _bypassed(model: CapturedViT, images: Tensor) -> bool:
+    """Return whether the tokens of another image give another output than this image; see `CapturedViT`.
+
+    In a model with windows, the tokens between all blocks are tried.
+    """
+    other = torch.rand(images.shape, generator=torch.Generator().manual_seed(0)).to(images)
+    captured = capture(model.module, other)
+    expected, starts = model._logits(captured.output), range(captured.depth if captured.layouts else 1)
+    largest = 100 * torch.finfo(images.dtype).eps * expected.abs().max()
+    try:
+        outputs = (model._logits(model._run(captured.streams[start], start, None, images)) for start in starts)
+        return not all((output - expected).abs().max() <= largest for output in outputs)
+    except RuntimeError:  # the module's own, such as after a block of CoAtNet that merges its tokens
+        return True
 
 
 def _probed(module: nn.Module, images: Tensor) -> tuple[Captured, bool]:

@@ -242,12 +242,21 @@ def read_settings(settings: Mapping[str, Any]) -> Converted:
     Raises:
         ConvertError: if the family or a setting is not supported.
     """
+    return family_of(settings).read(settings)
+
+
+def family_of(settings: Mapping[str, Any]) -> "Family":
+    """Return the family of models with these settings.
+
+    Raises:
+        ConvertError: if it is not supported.
+    """
     kind = settings.get("model_type")
     kind = kind if isinstance(kind, str) else None
     if kind not in FAMILIES:
         why = REFUSED.get(kind or "", "it is not known")
         raise ConvertError(f"Expected one of {', '.join(FAMILIES)}, got model_type {kind!r}: {why}.")
-    return FAMILIES[kind].read(settings)
+    return FAMILIES[kind]
 
 
 def _config(checked: TypedSettings, *, square: bool = True, **more: Any) -> ViTConfig:

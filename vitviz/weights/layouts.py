@@ -39,13 +39,13 @@ class _UntilAttention(TorchFunctionMode):
     """Run a block until it computes attention; convolutions between neighbors add nothing.
 
     Attributes:
-        factors: queries (..., Mq, d) and keys (..., M, d) of the attention, or nothing.
+        factors: queries (..., Mq, d) and keys (..., M, d) of the attention, or `None`.
         size: M, the number of keys; 0 until attention is computed.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.factors: tuple[Tensor, ...] = ()
+        self.factors: tuple[Tensor, Tensor] | None = None
         self.size = 0
         self._products: list[tuple[Tensor, Tensor]] = []
 
@@ -58,7 +58,7 @@ class _UntilAttention(TorchFunctionMode):
         if func in SOFTMAX and args[0].ndim >= 3:
             rows, self.size = args[0].shape[-2:]
             fitting = [(a, b.mT) for a, b in self._products if (a.shape[-2], b.shape[-1]) == (rows, self.size)]
-            self.factors = fitting[-1] if fitting else ()
+            self.factors = fitting[-1] if fitting else None
             raise _Stop
         result = func(*args, **kwargs or {})
         if func is F.conv2d and args[0].shape[1] != args[1].shape[1]:  # of single channels
@@ -147,7 +147,8 @@ def windows_of(module: nn.Module, parts: Parts, images: Tensor) -> tuple[tuple[i
         x = first_input(inputs, named)
         order, grid = None, _fitting(x.shape[1], images)
         if x.ndim == 4:
-            grid = tuple(x.shape[2:] if block in parts.channels_first else x.shape[1:3])
+            rows, columns = x.shape[2:] if block in parts.channels_first else x.shape[1:3]
+            grid = rows, columns
         elif convolution:
             order, grid = _order(module, block, convolution, images) or (order, grid)
         elif layouts and layouts[-1].order is not None and layouts[-1].order.numel() == x.shape[:-1].numel():
@@ -230,7 +231,7 @@ def _layout(
     """
     run(reader := _UntilAttention(), entering)
     grid, rows, columns = entering, None, None
-    found = _windows(*reader.factors, entering) if reader.factors else None
+    found = None if reader.factors is None else _windows(*reader.factors, entering)
     if found is None and order is None:  # all tokens, maybe after some are merged
         grid = _fitting(reader.size, images) or entering
         members, heads_first = torch.arange(reader.size, device=images.device)[None], False
@@ -245,6 +246,7 @@ def _layout(
             members = members[:, columns]
             if (members.diff(dim=1) < 0).any():
                 return None
+            columns = None if columns.diff().eq(1).all() else columns
         if queries is not None:
             rows = _pooled_rows(members, queries, entering)
             if rows is None:
@@ -341,7 +343,8 @@ def _windows(queries: Tensor, keys: Tensor, grid: tuple[int, int]) -> tuple[Tens
 def _by_window(keys: Tensor, windows: int, heads_first: bool) -> Tensor:
     """Return the keys of all heads of each token: (P, W * H or H * W, M, d) -> (P, W, M, H * d)."""
     parted = keys.unflatten(1, (-1, windows)).transpose(1, 2) if heads_first else keys.unflatten(1, (windows, -1))
-    return parted.transpose(2, 3).flatten(3)
+    joined: Tensor = parted.transpose(2, 3).flatten(3)
+    return joined
 
 
 def _pooled_rows(members: Tensor, queries: Tensor, grid: tuple[int, int]) -> Tensor | None:

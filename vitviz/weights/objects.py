@@ -21,7 +21,7 @@ from vitviz.weights.classifier import read_classifiers
 from vitviz.weights.describe import describe
 from vitviz.weights.from_timm import about_timm, convert_timm
 from vitviz.weights.from_torchvision import convert_torchvision
-from vitviz.weights.from_transformers import convert_transformers, fit_labels
+from vitviz.weights.from_transformers import convert_transformers, family_of, fit_labels
 from vitviz.weights.given import read_preprocess
 from vitviz.weights.naming import CONVENTIONS, TORCHVISION
 from vitviz.weights.transformers_folder import about_transformers, read_tensors
@@ -203,6 +203,7 @@ def convert_transformers_object(model: nn.Module) -> ViT:
         )
     # Names in memory change between versions of transformers. Names in files written by save_pretrained do not.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, quiet_transformers():
+        family_of(built.config.to_dict())
         built.save_pretrained(folder)
         tensors, classes = read_classifiers(built, read_tensors(Path(folder)), *_CLASSIFIERS)
         settings = fit_labels(read_json(Path(folder) / CONFIG), classes)

@@ -133,8 +133,10 @@ _LAYOUTS: WeakKeyDictionary[nn.Module, dict[Any, Any]] = WeakKeyDictionary()  # 
 _OF_MAPS = ("SpatialBlock",)  # classes of blocks whose tokens are (B, D, gh, gw)
 _NORMS = ("neck", "layernorm", "norm", "post_layernorm")  # attributes of models of transformers
 _CLASSIFIERS = ("classifier", "cls_classifier")
-_WINDOWED = ("swin", "swinv2", "donut-swin", "swin2sr", "sam_vision_model", "sam_hq_vision_model", "vitdet")
-_WINDOWED += ("hiera", "mobilevit")
+_WINDOWED = (
+    *("swin", "swinv2", "donut-swin", "swin2sr", "sam_vision_model", "sam_hq_vision_model", "vitdet"),
+    *("hiera", "mobilevit"),
+)
 
 # (package, class) -> the parts of a module whose blocks take patches only.
 _BY_BLOCKS: dict[tuple[str, str], Callable[[Any], Parts | None]] = {
@@ -144,7 +146,6 @@ _BY_BLOCKS: dict[tuple[str, str], Callable[[Any], Parts | None]] = {
     ),
     ("timm", "SwinTransformerV2Cr"): _parts_by_class("SwinTransformerV2CrBlock", last="stages", channels_first=True),
     ("timm", "Hiera"): _parts_by_class("HieraBlock"),
-    ("timm", "HieraDet"): _parts_by_class("MultiScaleBlock"),
     ("timm", "VisionTransformerSAM"): _parts_by_class("Block", last="neck", channels_first=True),
     ("timm", "MaxxVit"): _parts_by_class(
         "PartitionAttentionCl", "PartitionAttention2d", "TransformerBlock2d", last="norm", channels_first=True

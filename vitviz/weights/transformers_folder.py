@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from vitviz.fields import is_whole, matches_type
-from vitviz.images.bands import MAX_BANDS, band_names
+from vitviz.images.bands import MAX_BANDS, RGB, band_names
 from vitviz.images.preprocess import Interpolation, Mode, Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
@@ -25,6 +25,7 @@ from vitviz.weights.describe import describe
 from vitviz.weights.from_transformers import (
     TypedSettings,
     convert_transformers,
+    family_of,
     fit_labels,
     has_text_tower,
     is_classifier,
@@ -49,6 +50,7 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     "Bit": _CUT | _OPENAI | {"size": {"shortest_edge": 224}},
     "Siglip": _ALL | _HALF | {"resample": 3, "size": 224},
     "Siglip2": _ALL | _HALF | {"resample": 2, "max_num_patches": 256, "patch_size": 16},
+    "MobileViT": _CUT | {"size": {"shortest_edge": 224}, "crop_size": 256, "do_normalize": False},
     "Tipsv2": _ALL | {"resample": 2, "size": 448, "do_normalize": False},
     "DPT": _ALL | _HALF | {"resample": 3, "size": {"height": 384, "width": 384}, "keep_aspect_ratio": False},
     "Blip": _ALL | _OPENAI | {"resample": 3, "size": {"height": 384, "width": 384}},
@@ -65,7 +67,8 @@ _USUAL = {
         "CLIP": "clip metaclip chinese altclip mlcd aimv2",
         "Beit": "beit data2vec-vision",
         "DeiT": "deit",
-        "Bit": "dinov2",
+        "Bit": "dinov2 hiera",
+        "MobileViT": "mobilevit",
         "DINOv3ViT": "dinov3",
         "Siglip": "siglip",
         "Siglip2": "siglip2",
@@ -87,6 +90,8 @@ _PUBLISHED: dict[str, dict[str, Any]] = {
     "swinv2": _IMAGENET | {"size": 256},
     "dinov2": _IMAGENET | {"size": {"shortest_edge": 256}},
     "vitdet": _IMAGENET,
+    "hiera": _IMAGENET | {"size": {"shortest_edge": 256}},
+    "mobilevit": {"resample": 2, "size": {"shortest_edge": 288}},
     "videomae": _IMAGENET,
 }
 _RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
@@ -159,6 +164,7 @@ def load_transformers_folder(path: str | os.PathLike[str], *, name: str | None =
     """
     folder = Path(path)
     settings, title = read_json(folder / CONFIG), name or folder.resolve().name
+    family_of(settings)
     tensors = read_tensors(folder)
     classifiers = [key for key in tensors if re.search(r"classifier(\.\d+)*\.weight$", key)]
     if classes := {len(tensors[key]) for key in classifiers if tensors[key].ndim}:
@@ -314,7 +320,7 @@ def preprocess_transformers(settings: Mapping[str, Any], preprocessor: Mapping[s
         interpolation=_RESAMPLE[resample],
         mean=mean,
         std=std,
-        bands=band_names(len(mean)),
+        bands=RGB[::-1] if values.get("do_flip_channel_order", kind == "MobileViT") else band_names(len(mean)),
     )
     return _of_tubes(read, settings) if kind in ("VideoMAE", "Vivit") else read.with_channels(channels)
 
