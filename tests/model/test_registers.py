@@ -1,9 +1,11 @@
 """Test that planted neurons of outliers are found exactly, and that registers take their norms."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import tiny
 import torch
@@ -19,7 +21,7 @@ from vitviz.model.edits import Edits
 from vitviz.model.registers import find_neurons, plant_neurons, without_neurons
 from vitviz.model.vit import ViT
 from vitviz.resources import examples
-from vitviz.site.onnx import StaticError, check_exportable
+from vitviz.site import onnx
 from vitviz.weights.checkpoint import save
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -132,10 +134,21 @@ def test_load_adds_registers_for_neurons_of_the_example_photographs(tmp_path: Pa
     assert again.config == loaded.config
     tiny.close(again(images), loaded(images))
     assert vitviz.Explorer(again).open(vitviz.example("cat")).sinks().neurons == ()
-    with pytest.raises(StaticError, match="blocks of another form"):
-        check_exportable(again)
     with pytest.raises(ModelError, match="Start from the original"):
         again.with_registers()
+
+
+def test_graphs_of_a_static_site_move_the_neurons(tmp_path: Path) -> None:
+    model = tiny.known(**tiny.SMALL, depth=3).with_registers(2, [(0, 4), (0, 7), (1, 5)]).requires_grad_(False)
+    onnx.check_exportable(model)
+    trace, graph = model.trace(tiny.images(1, **tiny.SMALL)), tmp_path / "block.onnx"
+    next(each for each in onnx._graphs(copy.deepcopy(model)) if each.name == "block").save(graph)
+    for block, part in enumerate(onnx.parts(model)[1:-1]):
+        weights = b"".join(tensor.numpy().tobytes() for _, _, tensor in part.offsets())
+        (tmp_path / onnx.WEIGHTS).write_bytes(weights)
+        given = {"tokens": trace.stream(block).numpy(), "heads": np.ones(model.config.heads, np.float32)}
+        (out,) = onnxruntime.InferenceSession(graph).run(["out"], given)
+        tiny.close(torch.from_numpy(out), model.blocks[block](trace.stream(block), None), 1e-4)
 
 
 def test_refused_registers() -> None:

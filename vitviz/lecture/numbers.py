@@ -174,7 +174,7 @@ def token_bytes(model: ViT, trace: AttentionTrace, block: int, token: int) -> by
         TraceError: if the trace has no such block.
     """
     model.check_converted()
-    if not model.config.plain_blocks:
+    if not model.config.plain_blocks or model.config.register_neurons:  # these move activations between tokens
         raise LectureError(
             "Expected blocks of the form x + attention(norm(x)), then x + MLP(norm(x)), got a model of another form, "
             "which this step does not show yet. Choose another model."

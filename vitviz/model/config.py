@@ -296,10 +296,15 @@ class ViTConfig:
     def plain_blocks(self) -> bool:
         """Return whether each block is x + attention(norm(x)), then x + MLP(norm(x)).
 
-        All norms are layer norms, attention is plain, and no activations move to registers.
+        All norms are layer norms, and attention is plain.
         """
-        moved = self.norms.post or self.norms.attention or self.norms.mlp or self.register_neurons
-        return self.plain_attention and not (moved or self.parallel or self.norms.kind != "layer")
+        more = self.norms.post or self.norms.attention or self.norms.mlp
+        return self.plain_attention and not (more or self.parallel or self.norms.kind != "layer")
+
+    @property
+    def register_places(self) -> tuple[int, int]:
+        """Return the first of the `test_registers` among all tokens, and the end of these registers."""
+        return len(self.prefix) - self.test_registers, len(self.prefix)
 
     @property
     def plain_attention(self) -> bool:

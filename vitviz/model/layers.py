@@ -6,7 +6,7 @@ Shapes: B images, H heads, N tokens, D width, d head width. Parameter names foll
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -178,8 +178,7 @@ class MLP(nn.Module):
         self.fc2 = nn.Linear(config.hidden, config.width, bias=config.mlp_bias)
         self.activation = GATES.get(config.mlp, ACTIVATIONS[config.activation])
         self.dropout = nn.Dropout(config.dropout)
-        self.moved: tuple[int, ...] = ()  # neurons whose activations move to the registers first..last-1
-        self.registers = (0, 0)
+        self.move: Callable[[Tensor], Tensor] | None = None  # moves activations to registers, see `move_neurons`
 
     def forward(self, x: Tensor, ops: Ops = PLAIN) -> Tensor:
         """Transform each token: (B, N, D) -> (B, N, D)."""
@@ -196,24 +195,27 @@ class MLP(nn.Module):
             hidden = ops.product(torch.mul, ops.activation(self.activation, gate), value)
         else:
             hidden = ops.activation(self.activation, hidden)
-        if self.moved and moves:
-            hidden = ops.fixed(partial(_move, neurons=self.moved, registers=self.registers), hidden)
+        if self.move is not None and moves:
+            hidden = ops.fixed(self.move, hidden)
         return ops.norm(self.norm, self.dropout(hidden))
 
 
-def _move(hidden: Tensor, neurons: tuple[int, ...], registers: tuple[int, int]) -> Tensor:
+def move_neurons(hidden: Tensor, neurons: Sequence[int], registers: tuple[int, int]) -> Tensor:
     """Move the largest activations of some neurons to the registers first..last-1, and set the others to zero.
 
     Of each neuron, register i gets the activation of (B, N, F) with the i-th largest absolute value over tokens. Jiang
     et al. 2025, "Vision Transformers Don't Need Trained Registers", section 4.
     """
-    first, last = registers
     index = torch.tensor(neurons, device=hidden.device)
     places = F.one_hot(index, hidden.shape[-1]).to(hidden)  # (m, F)
-    chosen = hidden[..., index]  # (B, N, m)
-    largest = chosen.gather(1, chosen.abs().topk(last - first, dim=1).indices)  # (B, r, m)
-    moved = F.pad(largest, (0, 0, first, hidden.shape[1] - last))  # (B, N, m)
-    return hidden * (1 - places.sum(0)) + moved @ places
+    return hidden * (1 - places.sum(0)) + largest_in_registers(hidden[..., index], registers) @ places
+
+
+def largest_in_registers(x: Tensor, registers: tuple[int, int]) -> Tensor:
+    """Return zeros (B, N, m), with the largest numbers of each channel of x, by absolute value, in the registers."""
+    first, last = registers
+    largest = x.gather(1, x.abs().topk(last - first, dim=1).indices)  # (B, r, m)
+    return F.pad(largest, (0, 0, first, x.shape[1] - last))
 
 
 class LayerScale(nn.Module):

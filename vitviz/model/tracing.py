@@ -141,7 +141,7 @@ def tokens_per_piece(batch: int, tokens: int, hidden: int, on_cpu: bool = True) 
 
 
 def _step(block: Block, x: Tensor) -> int:
-    if block.mlp.moved:  # activations move between tokens
+    if block.mlp.move is not None:  # activations move between tokens
         return x.shape[1]
     hidden = block.mlp.fc1.out_features * x.element_size()
     return tokens_per_piece(x.shape[0], x.shape[1], hidden, on_cpu=x.device.type == "cpu")

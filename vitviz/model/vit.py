@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import torch
@@ -22,7 +23,7 @@ from vitviz.formatting import UNKNOWN_BELOW
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ModelError, ViTConfig
 from vitviz.model.edits import BlockEdit, EditError, Edits
-from vitviz.model.layers import AttentionPool, Block, ClassAttention, PatchEmbed, make_norm
+from vitviz.model.layers import AttentionPool, Block, ClassAttention, PatchEmbed, make_norm, move_neurons
 from vitviz.model.ops import PLAIN, Ops
 from vitviz.model.positions import (
     FIXED,
@@ -142,9 +143,9 @@ class ViT(nn.Module):
         # Plain numbers instead of torch.linspace, whose tensors have no values on the meta device.
         rates = (config.path_dropout * index / max(1, config.depth - 1) for index in range(config.depth))
         self.blocks = cast("Sequence[Block]", nn.ModuleList(Block(config, rate) for rate in rates))
-        for block, index in config.register_neurons:
-            mlp, prefix = self.blocks[block].mlp, len(config.prefix)
-            mlp.moved, mlp.registers = (*mlp.moved, index), (prefix - config.test_registers, prefix)
+        for block in {block for block, _ in config.register_neurons}:
+            neurons = [index for of, index in config.register_neurons if of == block]
+            self.blocks[block].mlp.move = partial(move_neurons, neurons=neurons, registers=config.register_places)
         self.norm_pre = make_norm(config, width) if config.norms.pre else nn.Identity()
         final_eps = config.norms.final_eps
         self.norm = make_norm(config, width, final_eps) if config.norms.final != "none" else nn.Identity()

@@ -46,6 +46,7 @@ from vitviz.analysis.logit_lens import each_alone
 from vitviz.attribution.attn_lrp import KINDS, AttnLRP
 from vitviz.attribution.values import head_products, norms_of_rows
 from vitviz.errors import VitvizError
+from vitviz.model.layers import largest_in_registers
 from vitviz.model.ops import Explicit
 from vitviz.model.positions import FIXED, Angles, resize_positions
 from vitviz.model.trace import BlockTrace
@@ -127,7 +128,7 @@ def check_exportable(model: ViT) -> None:
 
 def parts(model: ViT) -> list[Part]:
     """Return the parts of a model in order of execution."""
-    middle = [Part(f"block {index}", _named(block)) for index, block in enumerate(model.blocks)]
+    middle = [Part(f"block {index}", _named(block) | _mask(model, index)) for index, block in enumerate(model.blocks)]
     return [Part("embed", _named(_Embed(model))), *middle, Part("classify", _named(_Classify(model)))]
 
 
@@ -153,6 +154,8 @@ def _graphs(model: ViT) -> Iterator[_Graph]:
     # Example sizes must be unique, because the exporter treats equal sizes as the same axis.
     grid = next((5, across) for across in range(7, 99) if sizes.isdisjoint((5 * across, 5 * across + prefix)))
     pixels = torch.zeros(1, config.channels, grid[0] * side, grid[1] * side)
+    if mask := _mask(model, 0):
+        model.blocks[0].mlp.move = _Move(mask["mlp.move.mask"], config.register_places)
     tokens, heads, weights = model.embed(pixels)[0], torch.ones(config.heads), torch.zeros(1, config.classes)
     flow = torch.zeros_like(tokens)  # the exporter would merge the same tensor, passed twice, into one input
     rows, columns, flows = (torch.export.Dim(name, min=2, max=MAX_PATCHES) for name in ("rows", "columns", "flows"))
@@ -250,6 +253,25 @@ class _Heads(Explicit):
 
     def edit_heads(self, mixed: Tensor) -> Tensor:
         return mixed * self.factors[None, :, None, None]
+
+
+class _Move(nn.Module):
+    """Move activations to registers as `move_neurons` does, of neurons that differ from block to block."""
+
+    def __init__(self, mask: Tensor, registers: tuple[int, int]) -> None:
+        super().__init__()
+        self.mask, self.registers = nn.Parameter(mask, requires_grad=False), registers
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden * (1 - self.mask) + largest_in_registers(hidden, self.registers) * self.mask
+
+
+def _mask(model: ViT, block: int) -> dict[str, Tensor]:
+    """Return the weight of `_Move` in a block, (F,), 1 for neurons that move; empty if none moves in any block."""
+    neurons = model.config.register_neurons
+    mask = model.blocks[block].mlp.fc2.weight.new_zeros(model.config.hidden)
+    mask[[index for of, index in neurons if of == block]] = 1.0
+    return {"mlp.move.mask": mask} if neurons else {}
 
 
 def _angles(rotation: tuple[Tensor, ...]) -> Angles | None:
