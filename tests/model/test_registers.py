@@ -16,6 +16,8 @@ from vitviz.analysis.sinks import sinks
 from vitviz.analysis.tokens import token_norms
 from vitviz.errors import VitvizError
 from vitviz.images.decoding import decode
+from vitviz.lecture.numbers import planted_bytes, site_files
+from vitviz.lecture.texts import LectureError
 from vitviz.model.config import ModelError
 from vitviz.model.edits import Edits
 from vitviz.model.registers import find_neurons, plant_neurons, without_neurons
@@ -136,6 +138,10 @@ def test_load_adds_registers_for_neurons_of_the_example_photographs(tmp_path: Pa
     assert vitviz.Explorer(again).open(vitviz.example("cat")).sinks().neurons == ()
     with pytest.raises(ModelError, match="Start from the original"):
         again.with_registers()
+    view = vitviz.Explorer(again).open(vitviz.example("cat"))
+    assert "planted" not in site_files(view)  # its registers would take what the planted neuron writes
+    with pytest.raises(LectureError, match="without test-time registers"):
+        planted_bytes(view)
 
 
 def test_graphs_of_a_static_site_move_the_neurons(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def lecture_parts(view: View) -> dict[str, bytes]:
 def site_files(view: View) -> dict[str, bytes]:
     """Return the files, by name, of an example of a static site."""
     files = {"lecture": lecture_bytes(view)}
-    if view.trace.depth > 1:
+    if view.trace.depth > 1 and not view.model.config.test_registers:
         files["planted"] = planted_bytes(view)
     values = {f"values-{block}": values_bytes(view.model, view.trace, block) for block in range(view.trace.depth)}
     return {**files, **values}
@@ -195,14 +195,15 @@ def planted_bytes(view: View) -> bytes:
     Each array has a row for the model as it is, one with the neuron, and one with a test-time register in addition.
 
     Raises:
-        LectureError: for models of one layer, or with a norm after the MLP, which bounds what a neuron writes.
+        LectureError: for models of one layer, with test-time registers, which would take what the neuron writes, or
+            with a norm after the MLP, which bounds it.
     """
     model, trace = view.model, view.trace
     model.check_converted()
-    if model.config.norms.post or trace.depth < 2:
+    if model.config.norms.post or model.config.test_registers or trace.depth < 2:
         raise LectureError(
-            "Expected a model of several layers whose MLPs add to the tokens directly, got one of another form, in "
-            "which this step cannot plant a neuron. Choose another model."
+            "Expected a model of several layers without test-time registers, whose MLPs add to the tokens directly, "
+            "got one of another form, in which this step cannot plant a neuron. Choose another model."
         )
     block = trace.depth // 3
     neuron = int(model.blocks[block].mlp.fc2.weight.norm(dim=0).argmin())  # the one that writes least
