@@ -563,7 +563,7 @@ def test_arena_writes_rows_result_table_and_figure(run: Run, things: Path, tmp_p
     out = tmp_path / "arena"
     options = ["--data", things, "--methods", "rollout", "gae", "-o", out, "--quiet"]
     printed = run("arena", *options)
-    assert "Best method for this model" in printed
+    assert "no method can be named the best. Take at least 6." in printed
     assert "What it does not mean" in printed.splitlines()[0]  # above the table
     assert below(out) == {f"arena.{suffix}" for suffix in ("jsonl", "json", "md", "csv", "png")}
     rows = (out / "arena.jsonl").read_bytes()

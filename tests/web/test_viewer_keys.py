@@ -99,7 +99,8 @@ def test_tab_reaches_every_control_with_visible_focus(explorer: Page) -> None:
                 const e = document.activeElement;
                 const shown = e.closest('.vv-chip, .vv-views label') ?? e;
                 const { outlineStyle, outlineWidth } = getComputedStyle(shown);
-                const kinds = [e.dataset.do, e.dataset.key, e.dataset.kind && `${e.dataset.kind} ${e.dataset.value}`];
+                const { do: does, key, kind = 'cell', value } = e.dataset;
+                const kinds = [does, key, value && `${kind} ${value}`];
                 return [kinds.find(Boolean) ?? e.className, outlineStyle === 'none' ? 0 : parseFloat(outlineWidth)];
             }"""
         )

@@ -29,10 +29,7 @@ export class ExactRuns {
      *   started: string}>} - questions as JSON: the latest, and the one that a click started */ (Object.fromEntries(
       RUNS.map((name) => [name, { questions: panel.newQuestions(), asked: '', started: '' }])));
     for (const name of RUNS) panel.find(`[data-do=${name}]`).addEventListener('click', () => this.toggle(name));
-    panel.find('[data-do=compare]').addEventListener('click', () => {
-      panel.change({ tab: 'look' });
-      panel.page.act('compare');
-    });
+    panel.find('[data-do=compare]').addEventListener('click', () => panel.change({ tab: 'look' })); // and opens a pane
   }
 
   /** Start a question, or stop it. @param {Run} name */
