@@ -97,7 +97,7 @@ def test_typed_models_are_refused_with_a_reason_or_added_to_the_menu(
     expect_map(opened, app.view().attention(-1, 2))
     ask_for_another(opened)
     expect(opened.locator("#model select")).to_have_value(app.default)
-    opened.keyboard.type("timm:hiera_tiny_224")  # the form has the focus
+    opened.keyboard.type("timm:mvitv2_tiny")  # the form has the focus
     opened.keyboard.press("Enter")
     expect(notice).to_contain_text("changes from stage to stage")
     expect_map(opened, app.view().attention(-1, 2))
