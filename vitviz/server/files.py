@@ -33,6 +33,7 @@ KINDS = {
 }
 COMPRESSED = ("text/javascript",)
 QUALITY = 9  # of Brotli; higher levels delay the start by seconds
+OTHER_SCRIPT = re.compile(r"page\.[0-9a-f]{8}\.js")  # of another replica, which measured other times and sent the HTML
 PHOTO_QUALITY = 80  # of WebP; the file has 60 % of the size of the scene's JPEG
 
 
@@ -107,13 +108,17 @@ class PageFiles:
         self.template = bundle.template(**first_view(opened.scene, photo))
         self.style = bundle.whole_style(font)
         script = f"{bundle.script(bundle.ENTRY)}vitvizExplorer.given = {json.dumps(given)};\n"
-        self.script = f"{bundle.loading()}load(element, {json.dumps(self._keep('page.js', script.encode()))});"
+        address = self._keep("page.js", script.encode())
+        self._script = address.rpartition("/")[2]
+        self.script = f"{bundle.loading()}load(element, {json.dumps(address)});"
         modules = (f"<{module}>; rel=modulepreload" for module in gradio_modules())
         self.links = ", ".join([*modules, f"<{photo}>; rel=preload; as=image; fetchpriority=low"])
 
     async def serve(self, request: Request) -> Response:
         """Return a file of the page."""
         name = request.path_params["name"]
+        if OTHER_SCRIPT.fullmatch(name):
+            name = self._script
         if name not in self._files:
             raise Refused(404, "This page does not serve this address.")
         return self._files[name].response(request)
