@@ -42,7 +42,7 @@ def interval(samples: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def bootstrap_mean(values: Sequence[float] | NDArray[np.float64], seed: int = 0) -> Estimate:
-    """Return the mean of values, one per image (n,), with its confidence interval.
+    """Return the mean of values (n,), one per image, with its confidence interval.
 
     The mean of no value is NaN, as are the bounds for fewer than two values.
     """

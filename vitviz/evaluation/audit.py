@@ -138,13 +138,13 @@ def _checked(
 
 
 def _named(sample: Sequence[Labeled], root: Path) -> str:
-    """Return the setting that identifies masks proposed from these photographs, with a checksum of their names."""
+    """Return a checksum of the names of the photographs from which masks are proposed."""
     names = " ".join(path.relative_to(root).as_posix() for path, _ in sample)
     return f"proposed from {len(sample)} photographs: {zlib.crc32(os.fsencode(names)):08x}"
 
 
 def _given(masks: Path, root: Path) -> str:
-    """Return the setting that identifies the masks of all photographs of a folder, with a checksum of their files."""
+    """Return a checksum of the mask files, by which records show whether they were made with these masks."""
     places = [_mask_file(masks, root, path) for path, _ in spread(find_images(root), None)]
     checksum = 0
     for place in places:

@@ -60,7 +60,7 @@ MEANS_NOT = (
     "check the outlines in the contact sheet."
 )
 TEXTS = (MEANS, "Verdict: " + " ".join(f"“{name}” means: {text}." for name, text in VERDICTS.items()), MEANS_NOT)
-"""Paragraphs above the table."""
+"""Paragraphs that explain the table, printed above it."""
 
 
 @dataclass(frozen=True, kw_only=True)

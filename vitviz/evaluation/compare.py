@@ -95,7 +95,7 @@ class HeadChange:
 
     @property
     def change(self) -> float:
-        """Return the change on same tokens or, if it is NaN, on own tokens."""
+        """Return the change on the first model's tokens or, if it is NaN, on each model's own tokens."""
         return self.run if np.isnan(self.own) else self.own
 
 

@@ -18,9 +18,9 @@ from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.records import Key, Record
 from vitviz.evaluation.runs import CHANCE, Floats
 from vitviz.evaluation.shortcuts import MARKS
-from vitviz.evaluation.table import ENOUGH, REMOVAL
+from vitviz.evaluation.table import ENOUGH, REMOVAL, explained, notes_of
 from vitviz.evaluation.tasks import BEST, CHECKS, CONSISTENCY, GREEDY, HAND_SET, LOCATED, MOSAICS
-from vitviz.formatting import counted, markdown_table, text_table
+from vitviz.formatting import counted, markdown_table
 from vitviz.writing import csv_text, write
 
 FORMAT = "vitviz arena 1"
@@ -149,13 +149,10 @@ class Standings:
 
     def table(self) -> str:
         """Return the explanation, the table and the summary, for a terminal."""
-        about = [MEANS.replace("**", ""), "", *self._notes()]
-        return "\n".join([*about, "", text_table(self._cells()), "", self.describe()])
+        return explained(MEANS, self._notes(), self._cells(), self.describe())
 
     def _notes(self) -> list[str]:
-        """Return what each column means, and what is left out."""
-        about = [f"{column}: {self._about(column)}" for column in self.columns]
-        return [*about, *(f"left out: {name} ({why})" for name, why in self.left_out.items())]
+        return notes_of({column: self._about(column) for column in self.columns}, self.left_out)
 
     def csv(self) -> str:
         """Return the table as CSV."""

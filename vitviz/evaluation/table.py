@@ -116,13 +116,10 @@ class Evaluation:
 
     def table(self) -> str:
         """Return the explanation, the table and the description, for a terminal."""
-        about = [MEANS.replace("**", ""), "", *self._notes()]
-        return "\n".join([*about, "", text_table(self._cells()), "", self.describe()])
+        return explained(MEANS, self._notes(), self._cells(), self.describe())
 
     def _notes(self) -> list[str]:
-        """Return what each column means, and what is left out."""
-        about = [f"{column}: {meaning}" for column, meaning in COLUMNS.items()]
-        return [*about, *(f"left out: {name} ({why})" for name, why in self.left_out.items())]
+        return notes_of(COLUMNS, self.left_out)
 
     def _cells(self) -> list[list[str]]:
         return [["method", *COLUMNS], *([row.method, *map(row.cell, COLUMNS)] for row in self.rows)]
@@ -160,3 +157,14 @@ def tabulate(
     rows.sort(key=lambda row: -row.means["gain"])
     tabulated = tuple(records[REMOVAL, key, row.method] for key in keys for row in rows)
     return Evaluation(rows=tuple(rows), images=len(keys), settings=settings, left_out=left_out, records=tabulated)
+
+
+def notes_of(columns: Mapping[str, str], left_out: Mapping[str, str]) -> list[str]:
+    """Return lines that say what each column of a table means, and which methods or tasks are left out, and why."""
+    about = [f"{column}: {meaning}" for column, meaning in columns.items()]
+    return [*about, *(f"left out: {name} ({why})" for name, why in left_out.items())]
+
+
+def explained(means: str, notes: Sequence[str], cells: Sequence[Sequence[str]], summary: str) -> str:
+    """Return a table for a terminal, below what it means (Markdown) and its notes, and above its summary."""
+    return "\n".join([means.replace("**", ""), "", *notes, "", text_table(cells), "", summary])

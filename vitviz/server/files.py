@@ -38,7 +38,7 @@ PHOTO_QUALITY = 80  # of WebP; the file has 60 % of the size of the scene's JPEG
 
 
 def gradio_modules() -> list[str]:
-    """Return the addresses of the modules that the first script of Gradio's page imports, as its build lists them."""
+    """Return the addresses of the JavaScript modules that Gradio's first script imports, read from that script."""
     folder = Path(gradio.__file__).parent / "templates" / "frontend"
     first = re.search(r'src="\./(assets/index-[\w-]+\.js)"', (folder / "index.html").read_text(encoding="utf-8"))
     listed = first and re.match(

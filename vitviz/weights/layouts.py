@@ -199,7 +199,7 @@ def _run(
     mode: TorchFunctionMode,
     grid: tuple[int, int],
 ) -> Any:
-    """Run a block on the images of digits of a grid, and return its output, if it reaches it."""
+    """Run a block on the images of digits of a grid; return its output, or `None` if `mode` stops it earlier."""
     x = first_input(inputs, named)
     x = x.movedim(1, -1) if channels_first else x
     tokens = digits(grid, x.reshape(-1, x.shape[-1])[0])  # (P, gh, gw, D)
