@@ -140,7 +140,13 @@ class Firewall:
             return
         if scope["method"] == "POST" and path.startswith(f"{API}/") and path != f"{API}/upload":
             receive = await self._checked_body(scope, receive)
-        ended = False
+        ended = left = False
+
+        async def listen() -> Message:
+            nonlocal left
+            message = await receive()
+            left = left or (message["type"] == "http.disconnect" and not ended)
+            return message
 
         async def answer(message: Message) -> None:
             nonlocal ended
@@ -152,9 +158,10 @@ class Firewall:
         try:
             # Gradio's application expects the root path at the start of every path, and removes it.
             app = self.page if path == "/" else self.app
-            await app({**scope, "path": scope.get("root_path", "") + scope["path"]}, receive, answer)
+            await app({**scope, "path": scope.get("root_path", "") + scope["path"]}, listen, answer)
         finally:
-            if not ended and (session := session_of(scope)):
+            # Gradio may notice that the client has left, and end the response as if it were complete.
+            if (left or not ended) and (session := session_of(scope)):
                 self.leave(session)
 
     # Checking requests
