@@ -114,6 +114,8 @@ def test_question_stops_when_a_program_cancels_or_disconnects(client: Client, sc
     job = client.submit(scene, "kernel_shap", api_name="/explain")
     wait_until(lambda: jobs.ahead(Kind.LONG)[0] == 1, "the question runs")
     assert jobs.ahead(Kind.SHORT)[0] == 0  # short questions do not wait for it
+    # Until gradio_client has read the event's id, its `cancel` has no effect.
+    wait_until(lambda: job.communicator and job.communicator.event_id, "the client has the event's id")
     job.cancel()
     wait_for_rest(site.endpoints)
     event = site.client.post(address, json={"data": [scene, "kernel_shap", None, None]}).json()["event_id"]
