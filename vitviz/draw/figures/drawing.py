@@ -6,7 +6,6 @@ width), (tokens, channels), (heads, tokens, channels).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,19 +34,22 @@ BESIDE = (
 NORMS = {"layer": "LayerNorm", "rms": "RMSNorm"}
 ACTIVATION = {"gelu": "GELU", "gelu_tanh": "GELU (tanh)", "quick_gelu": "quick GELU"}
 
-# Inches. Rows extend from EDGE to page.inner() - EDGE; lines between rows run outside this range.
-EDGE, GAP, HIGH = 0.3, 0.17, 0.56
+# Inches.
+EDGE, GAP = 0.3, 0.17  # from a column's edge to its boxes, where skip connections run; between boxes
 LINE = page.line_of(page.SMALL)
 PAD = 0.08  # padding of a box's text, sum of both sides
-SUM, RADIUS = 0.35, 0.085  # room for the sum at the end of a row, and its circle
-UPRIGHT = 5.2  # below this width, the steps are stacked vertically
-BEND = 0.12  # from the page's edge to a line that leads to the next row
-BELOW = LINE + 0.3  # height of a row's shapes and of the line to the next row
+RADIUS = 0.085  # of the circle of a sum
+COLUMN, GUTTER = 2.4, 0.3  # minimum width of one of two columns, and the distance between them, where lines run
+WIDEST = 3.4  # maximum width of a column
+BEND = 0.12  # from a column's edge to a skip connection
 
 
 @page.styled
 def shapes(view: View, *, photo: str = "", dark: bool = False) -> Figure:
-    """Draw every shape from (3, H, W) to the logits, with the sizes of this model, and the view's predictions."""
+    """Draw every shape from (3, H, W) to the logits, with the sizes of this model, and the view's predictions.
+
+    The steps are below one another. On a wide page, the block is in a second column.
+    """
     config = view.model.config
     way = route(config, view.size)
     passing = f"{counted(way.norm.shape[0], 'token')} of {config.width} channels"
@@ -56,116 +58,44 @@ def shapes(view: View, *, photo: str = "", dark: bool = False) -> Figure:
         f"channels per head). ⊕ adds the input of the branch. {BESIDE * config.parallel}{page.describe(view, photo)}"
     )
     end = f"{config.classes:,} logits" if config.classes else f"{way.ending[-1].shape[0]:,} features"
-    heading = f"From {format_shape(way.image)} to {end}"
-    if page.inner() < UPRIGHT:
-        return _draw_upright(view, way, heading, caption, dark)
-    wide = _box_width(way)
-    stacked = [len(page.wrap(stage.caption, page.SMALL, wide - PAD)) * LINE + 0.1 for stage in way.inputs]
-    tall = sum(stacked) + 2 * 0.06
-    title = page.line_of(page.PANEL) + 0.2
-    block = title + tall + BELOW + 0.12 + HIGH + LINE + 0.12  # the frame around a block's two rows
-    block_top = HIGH + BELOW
-    attention = block_top + title
-    mlp = attention + tall + BELOW + 0.12
-    last = block_top + block + 0.32
-    height = last + HIGH + LINE
-    figure = page.new_page(heading, caption, height, pad=0)
-    pen = Pen(figure, height, wide, dark)
-    pen.container(block_top, block, f"Block × {config.depth}")
-    _draw_embedding(pen, view, way)
-    pen.next_row(HIGH / 2, block_top - 0.13, attention + tall / 2)
-    _draw_attention(pen, way, attention, stacked)
-    pen.next_row(attention + tall / 2, attention + tall + LINE + 0.13, mlp + HIGH / 2)
-    pen.row(EDGE, mlp, way.mlp)
-    pen.add(mlp + HIGH / 2, mlp - 0.1)
-    pen.next_row(mlp + HIGH / 2, last - 0.16, last + HIGH / 2)
-    pen.row(EDGE, last, way.ending)
-    if view.names_classes:
-        left = pen.end + GAP + 0.08
-        pen.line((pen.end, last + HIGH / 2), (left - 0.06, last + HIGH / 2))
-        _draw_predictions(pen, view, left, last - 0.05)
-    return figure
-
-
-def _draw_upright(view: View, way: Route, title: str, caption: str, dark: bool) -> Figure:
-    """Draw the steps stacked vertically with their shapes, for a narrow column."""
+    beside = page.fitting(COLUMN + GUTTER / 2, 2) == 2
+    column = min(WIDEST, (page.inner() - GUTTER) / 2) if beside else page.inner()
     boxes = (*way.embedding, way.norm, *way.inputs, way.weights, way.mixed, way.output, *way.mlp, *way.ending)
-    wide = page.inner() - EDGE - max(page.measure(format_shape(stage.shape)) for stage in boxes) - 0.12
-    third = (wide - 2 * GAP / 2) / 3  # queries, keys and values are side by side
-    pair = 2 * third + GAP / 2
-
-    def high(stage: Stage, width: float = wide) -> float:
-        return len(page.wrap(stage.caption, page.SMALL, width - PAD)) * LINE + 0.1
-
+    wide = column - EDGE - max(page.measure(format_shape(stage.shape)) for stage in boxes) - 0.12
     _, down, across = way.image
-    scale = min(0.8 / down, wide / across)
-    tall, sums = max(high(stage, third) for stage in way.inputs), 2 * RADIUS
-    attention = [high(way.norm), tall, high(way.weights, pair), high(way.mixed), high(way.output), sums]
-    first = [scale * down, *map(high, way.embedding)]
-    block, last = [*attention, *map(high, way.mlp), sums], [*map(high, way.ending)]
+    picture = min(0.8, wide * down / across)  # height
+    embedding = picture + sum(GAP + box_height(stage, wide) for stage in way.embedding)
     heading = page.line_of(page.PANEL) + 0.08
+    block = heading + _block_height(way, wide)
     named = (GAP + 4 * (LINE + 0.02)) * view.names_classes
-    steps = [*first, *block, *last]
-    height = sum(steps) + len(steps) * GAP + heading + 2 * GAP + named
-    figure = page.new_page(title, caption, height, pad=0)
-    pen = Pen(figure, height, wide, dark)
-    middle, y = EDGE + wide / 2, scale * down
-    left = middle - scale * across / 2
-    pen.picture(view, (left, left + scale * across, y, 0.0))
-    pen.beside(0, y, way.image)
-
-    def step(stage: Stage, size: float) -> None:
-        nonlocal y
-        pen.line((middle, y), (middle, y + GAP))
-        pen.box(EDGE, y + GAP, size, stage, shape=False)
-        pen.beside(y + GAP, size, stage.shape)
-        y += GAP + size
-
-    def add(begin: float) -> None:
-        nonlocal y
-        pen.line((middle, y), (middle, y + GAP))
-        y += GAP + RADIUS
-        pen.line((middle, begin), (BEND, begin), (BEND, y), (middle - RADIUS, y))
-        pen.plus(middle, y)
-        y += RADIUS
-
-    for stage, size in zip(way.embedding, first[1:], strict=True):
-        step(stage, size)
-    pen.line((middle, y), (middle, y + GAP + heading), style="-")
-    pen.container(y + GAP, sum(block) + len(block) * GAP + heading + GAP / 2, f"Block × {view.model.config.depth}")
-    y += heading + GAP
-    begin = y + GAP * 0.4
-    step(way.norm, block[0])
-    top = y + GAP
-    for at, stage in enumerate(way.inputs):
-        left = EDGE + at * (third + GAP / 2)
-        x = left + third / 2
-        pen.line((middle, y), (middle, y + GAP / 2), (x, y + GAP / 2), (x, top))
-        pen.box(left, top, tall, stage, shape=False, wide=third)
-        below = top + tall + GAP + (0 if at < 2 else block[2] + GAP)
-        pen.line((x, top + tall), (x, below))
-    pen.beside(top, tall, way.inputs[0].shape)
-    y = top + tall + GAP
-    pen.box(EDGE, y, block[2], way.weights, shape=False, wide=pair)
-    pen.beside(y, block[2], way.weights.shape)
-    y += block[2]
-    pen.line((EDGE + pair / 2, y), (EDGE + pair / 2, y + GAP))
-    pen.box(EDGE, y + GAP, block[3], way.mixed, shape=False)
-    pen.beside(y + GAP, block[3], way.mixed.shape)
-    y += GAP + block[3]
-    step(way.output, block[4])
-    add(begin)
-    begin = y + GAP * 0.4
-    for stage, size in zip(way.mlp, block[6:-1], strict=True):
-        step(stage, size)
-    add(begin)
-    pen.line((middle, y), (middle, y + GAP), style="-")
-    y += GAP
-    for stage, size in zip(way.ending, last, strict=True):
-        step(stage, size)
+    ending = sum(GAP + box_height(stage, wide) for stage in way.ending) + named
+    between = 3 * GAP if beside else block + 2 * GAP
+    height = max(embedding + between + ending, (block + 2 * GAP) * beside)
+    figure = page.new_page(f"From {format_shape(way.image)} to {end}", caption, height, pad=0)
+    pen = Pen(figure, height, column, wide, dark)
+    pen.picture(view, picture)
+    for stage in way.embedding:
+        pen.step(stage)
+    start, turn = pen.bottom, column + GUTTER / 2
+    if beside:
+        pen.left = column + GUTTER
+        pen.line(start, (start[0], embedding + GAP), (turn, embedding + GAP), (turn, 0), (pen.middle, 0), style="-")
+    pen.y = GAP if beside else embedding + GAP
+    pen.container(pen.y, block, f"Block × {config.depth}")
+    pen.line((pen.middle, pen.y - GAP), (pen.middle, pen.y + heading), style="-")
+    pen.y += heading
+    _draw_block(pen, way)
+    leaving, pen.y = pen.bottom, embedding + between
+    if beside:
+        low, pen.left = leaving[1] + GAP, 0.0
+        pen.line(leaving, (leaving[0], low), (turn, low), (turn, pen.y), pen.bottom, style="-")
+    else:
+        pen.line(leaving, pen.bottom, style="-")
+    for stage in way.ending:
+        pen.step(stage)
     if named:
-        pen.line((middle, y), (middle, y + GAP))
-        _draw_predictions(pen, view, EDGE, y + GAP + 0.04)
+        pen.line(pen.bottom, (pen.middle, pen.y + GAP))
+        _draw_predictions(pen, view, pen.y + GAP + 0.04)
     return figure
 
 
@@ -174,48 +104,74 @@ def format_shape(shape: Shape) -> str:
     return f"({', '.join(map(str, shape))})"
 
 
-def _box_width(way: Route) -> float:
-    """Return the width of boxes for which the longest row fits."""
-    inner = page.inner() - 2 * EDGE
-    first = 1 + len(way.embedding)
-    return min((inner - (first - 1) * GAP) / first, (inner - SUM - 4 * GAP) / 5, 0.9)
+def box_height(stage: Stage, wide: float) -> float:
+    """Return the height of a box of this width."""
+    return len(page.wrap(stage.caption, page.SMALL, wide - PAD)) * LINE + 0.1
 
 
 class Pen:
-    """Pen for boxes of equal width in axes of inches; `end` is the right edge of the last element."""
+    """Pen that draws steps below one another in axes of inches.
 
-    def __init__(self, figure: Figure, height: float, wide: float, dark: bool) -> None:
-        self.wide, self.end, self.accents, self.theme = wide, EDGE, page.ACCENTS[dark], Theme.of(dark)
+    Args:
+        figure: receives the axes.
+        height: of the axes.
+        column: width of a column.
+        wide: width of a box.
+        dark: light text on a dark background.
+
+    Attributes:
+        left: left edge of the column.
+        y: lower end of the last step.
+    """
+
+    def __init__(self, figure: Figure, height: float, column: float, wide: float, dark: bool) -> None:
+        self.column, self.wide, self.accents, self.theme = column, wide, page.ACCENTS[dark], Theme.of(dark)
+        self.left = self.y = 0.0
         self.axes = figure.subplots()
         self.axes.set(label="drawing", xlim=(0, page.inner()), ylim=(height, 0), xticks=[], yticks=[], frame_on=False)
 
-    def box(
-        self, left: float, top: float, high: float, stage: Stage, shape: bool = True, wide: float | None = None
-    ) -> None:
-        """Draw a box with text, and its shape below."""
-        wide = self.wide if wide is None else wide
-        self._rounded(left, top, wide, high, self.accents[stage.kind], 0.16)
-        lines, middle = page.wrap(stage.caption, page.SMALL, wide - PAD), left + wide / 2
-        for index, text in enumerate(lines):
-            y = top + high / 2 + (index - (len(lines) - 1) / 2) * LINE
-            self.axes.text(middle, y, text, ha="center", va="center_baseline")
-        if shape:
-            self.below(middle, top + high, format_shape(stage.shape))
-        self.end = left + wide
+    @property
+    def middle(self) -> float:
+        """Return the middle of the boxes."""
+        return self.left + EDGE + self.wide / 2
 
-    def beside(self, top: float, high: float, shape: Shape) -> None:
-        """Write a shape at the right edge of the page, beside a box."""
-        self.axes.text(page.inner() - 0.04, top + high / 2, format_shape(shape), ha="right", va="center_baseline")
+    @property
+    def bottom(self) -> Point:
+        """Return the middle of the lower edge of the last step."""
+        return self.middle, self.y
 
-    def picture(self, view: View, extent: tuple[float, float, float, float]) -> None:
-        """Draw the model's input; `extent` is left, right, bottom and top."""
-        limits = self.axes.get_ylim()
-        self.axes.imshow(np.asarray(view.seen()), extent=extent)
+    def picture(self, view: View, high: float) -> None:
+        """Draw the model's input."""
+        (height, width), limits = view.size, self.axes.get_ylim()
+        half = high * width / height / 2
+        self.axes.imshow(np.asarray(view.seen()), extent=(self.middle - half, self.middle + half, high, 0.0))
         self.axes.set(xlim=(0, page.inner()), ylim=limits)
+        self._beside(high, (view.model.config.channels, height, width))
+        self.y += high
 
-    def below(self, center: float, top: float, words: str) -> None:
-        """Write text below a box."""
-        self.axes.text(center, top + 0.03, words, ha="center", va="top")
+    def step(self, stage: Stage) -> None:
+        """Draw an arrow to a box, and the box with its shape."""
+        self.line(self.bottom, (self.middle, self.y + GAP))
+        self.y += GAP
+        self.box(stage)
+        self.y += box_height(stage, self.wide)
+
+    def box(self, stage: Stage, indent: float = 0.0, wide: float | None = None, high: float | None = None) -> None:
+        """Draw a box below the last step, with its shape at the right edge of the column."""
+        wide = self.wide if wide is None else wide
+        high = box_height(stage, wide) if high is None else high
+        left = self.left + EDGE + indent
+        self._rounded(left, self.y, wide, high, self.accents[stage.kind], 0.16)
+        lines = page.wrap(stage.caption, page.SMALL, wide - PAD)
+        for index, text in enumerate(lines):
+            y = self.y + high / 2 + (index - (len(lines) - 1) / 2) * LINE
+            self.axes.text(left + wide / 2, y, text, ha="center", va="center_baseline")
+        if not indent:
+            self._beside(high, stage.shape)
+
+    def _beside(self, high: float, shape: Shape) -> None:
+        place = self.left + self.column - 0.04, self.y + high / 2
+        self.axes.text(*place, format_shape(shape), ha="right", va="center_baseline")
 
     def _rounded(self, left: float, top: float, wide: float, high: float, color: str, alpha: float) -> None:
         for face, edge, opacity in ((color, "none", alpha), ("none", color, 1.0)):
@@ -229,86 +185,75 @@ class Pen:
         look: dict[str, Any] = {"lw": 0.8, "color": self.theme.muted, "joinstyle": "miter", "clip_on": False}
         self.axes.add_patch(FancyArrowPatch(path=Path(points), **head, **look))
 
-    def next_row(self, start: float, between: float, end: float) -> None:
-        """Draw a line at these heights from the end of a row to the start of the next row."""
-        right, left = page.inner() - BEND, BEND
-        self.line((self.end, start), (right, start), (right, between), (left, between), (left, end), (EDGE, end))
-
-    def row(self, left: float, top: float, stages: Sequence[Stage]) -> None:
-        """Draw boxes of equal height from left to right, connected by arrows."""
-        for index, stage in enumerate(stages):
-            at = left + index * (self.wide + GAP)
-            if index:
-                self.line((at - GAP, top + HIGH / 2), (at, top + HIGH / 2))
-            self.box(at, top, HIGH, stage)
-
-    def add(self, y: float, above: float) -> None:
-        """Draw the sum at the end of a row, and the skip connection over the row's boxes."""
-        x = page.inner() - EDGE - RADIUS
-        self.line((self.end, y), (x - RADIUS, y))
-        begin = BEND + (EDGE - BEND) * 0.35
-        self.line((begin, y), (begin, above), (x, above), (x, y - RADIUS))
-        self.plus(x, y)
-        self.end = x + RADIUS
-
-    def plus(self, x: float, y: float) -> None:
-        """Draw a plus sign."""
+    def add(self, begin: float) -> None:
+        """Draw a sum, and the skip connection that begins at this height."""
+        x, skip = self.middle, self.left + BEND
+        self.line(self.bottom, (x, self.y + GAP))
+        self.y += GAP + RADIUS
+        self.line((x, begin), (skip, begin), (skip, self.y), (x - RADIUS, self.y))
         color = self.theme.muted
-        self.axes.add_patch(Circle((x, y), RADIUS, fc=self.theme.ground, ec=color, lw=0.8))
+        self.axes.add_patch(Circle((x, self.y), RADIUS, fc=self.theme.ground, ec=color, lw=0.8))
         for dx, dy in ((0.6 * RADIUS, 0.0), (0.0, 0.6 * RADIUS)):
-            self.axes.plot([x - dx, x + dx], [y - dy, y + dy], color=color, lw=0.8)
+            self.axes.plot([x - dx, x + dx], [self.y - dy, self.y + dy], color=color, lw=0.8)
+        self.y += RADIUS
 
     def container(self, top: float, high: float, words: str) -> None:
         """Draw the frame of a block."""
-        self._rounded(0, top, page.inner(), high, self.accents["norm"], 0.07)
-        self.axes.text(EDGE, top + 0.06, words, fontsize=page.PANEL, fontweight="bold", va="top")
+        self._rounded(self.left, top, self.column, high, self.accents["norm"], 0.07)
+        self.axes.text(self.left + EDGE, top + 0.06, words, fontsize=page.PANEL, fontweight="bold", va="top")
 
 
-def _draw_embedding(pen: Pen, view: View, way: Route) -> None:
-    """Draw the image and the patch embedding, at the top of the page."""
-    (_, height, width), middle = way.image, HIGH / 2
-    wide = min(pen.wide, HIGH * width / height)
-    high = wide * height / width
-    left = EDGE + (pen.wide - wide) / 2
-    pen.picture(view, (left, left + wide, middle + high / 2, middle - high / 2))
-    pen.below(EDGE + pen.wide / 2, HIGH, format_shape(way.image))
-    pen.line((left + wide, middle), (EDGE + pen.wide + GAP, middle))
-    pen.row(EDGE + pen.wide + GAP, 0.0, way.embedding)
+def _third(wide: float) -> float:
+    """Return the width of queries, keys and values, which are side by side."""
+    return (wide - GAP) / 3
 
 
-def _draw_attention(pen: Pen, way: Route, top: float, stacked: Sequence[float]) -> None:
-    """Draw a block's first half: norm, queries, keys and values, weights, mixture, output, sum."""
-    step = pen.wide + GAP
-    tall = sum(stacked) + 2 * 0.06
-    middle = top + tall / 2
-    pen.box(EDGE, middle - HIGH / 2, HIGH, way.norm)
-    left, at, centers = EDGE + step, top, []
-    for stage, high in zip(way.inputs, stacked, strict=True):
-        pen.box(left, at, high, stage, shape=False)
-        centers.append(at + high / 2)
-        pen.line((left - GAP, middle), (left - GAP / 2, middle), (left - GAP / 2, centers[-1]), (left, centers[-1]))
-        at += high + 0.06
-    pen.below(left + pen.wide / 2, top + tall, f"each {format_shape(way.inputs[0].shape)}")
-    lower = centers[1] + stacked[1] / 2
-    between, weights, mixed = (top + lower) / 2, left + step, left + 2 * step
-    for center in centers[:2]:
-        pen.line((weights - GAP, center), (weights, center))
-    pen.box(weights, top, lower - top, way.weights)
-    pen.line((pen.end, between), (mixed, between))
-    pen.line((weights - GAP, centers[2]), (mixed, centers[2]))
-    pen.box(mixed, top, tall, way.mixed)
-    pen.line((pen.end, middle), (mixed + step, middle))
-    pen.box(mixed + step, middle - HIGH / 2, HIGH, way.output)
-    pen.add(middle, top - 0.1)
+def _block_height(way: Route, wide: float) -> float:
+    """Return the height of what `_draw_block` draws, with half a gap at the end."""
+    third = _third(wide)
+    heights = [box_height(stage, wide) for stage in (way.norm, way.mixed, way.output, *way.mlp)]
+    heights += [max(box_height(stage, third) for stage in way.inputs), box_height(way.weights, 2 * third + GAP / 2)]
+    heights += [2 * RADIUS] * 2
+    return sum(heights) + (len(heights) + 0.5) * GAP
+
+
+def _draw_block(pen: Pen, way: Route) -> None:
+    """Draw the steps of a block: attention and MLP, each with its sum."""
+    third, begin = _third(pen.wide), pen.y + 0.4 * GAP
+    pair = 2 * third + GAP / 2
+    tall, high = max(box_height(stage, third) for stage in way.inputs), box_height(way.weights, pair)
+    pen.step(way.norm)
+    start, bus = pen.bottom, pen.y + GAP / 2
+    pen.y += GAP
+    for index, stage in enumerate(way.inputs):
+        indent = index * (third + GAP / 2)
+        x = pen.left + EDGE + indent + third / 2
+        pen.line(start, (pen.middle, bus), (x, bus), (x, pen.y))
+        pen.box(stage, indent, third, tall)
+        below = pen.y + tall + GAP + (high + GAP) * (index == 2)  # values skip the weights
+        pen.line((x, pen.y + tall), (x, below))
+    pen.y += tall + GAP
+    pen.box(way.weights, wide=pair)
+    pen.y += high
+    pen.line((pen.left + EDGE + pair / 2, pen.y), (pen.left + EDGE + pair / 2, pen.y + GAP))
+    pen.y += GAP
+    pen.box(way.mixed)
+    pen.y += box_height(way.mixed, pen.wide)
+    pen.step(way.output)
+    pen.add(begin)
+    begin = pen.y + 0.4 * GAP
+    for stage in way.mlp:
+        pen.step(stage)
+    pen.add(begin)
 
 
 HEADINGS = {SINGLE: "softmax, the most probable", SEVERAL: "sigmoid, the most probable", REGRESSION: "values"}
 
 
-def _draw_predictions(pen: Pen, view: View, left: float, top: float) -> None:
-    """Write the most probable classes below and to the right of a point."""
+def _draw_predictions(pen: Pen, view: View, top: float) -> None:
+    """Write the most probable classes."""
+    left, width = pen.left + EDGE, min(2.0, pen.wide)
     pen.axes.text(left, top, HEADINGS[view.model.problem_type], color=pen.theme.muted, va="top")
-    width = min(2.0, page.inner() - EDGE - left)
     for index, (label, probability) in enumerate(view.predictions(3)):
         y = top + 0.16 + index * (LINE + 0.02)
         room = width - page.measure("< 0.01 %") - 0.1
