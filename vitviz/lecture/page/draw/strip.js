@@ -42,7 +42,7 @@ export class Strip {
     const zero = Array.from(values).some((value) => value < 0) ? HIGH / 2 : HIGH; // base of the bars
     const bars = Array.from(values, (value, i) => {
       const high = (Math.abs(value) / most) * zero;
-      const kind = `${value < 0 ? 'vv-less' : 'vv-more'}${i === chosen ? ' vv-looked' : ''}`;
+      const kind = `${value < 0 ? 'vv-negative' : 'vv-positive'}${i === chosen ? ' vv-looked' : ''}`;
       const top = value < 0 ? zero : zero - high;
       return `<rect class="${kind}" x="${i + 0.08}" width="0.84" y="${top.toFixed(2)}"
         height="${Math.max(0.6, high).toFixed(2)}"/>`;
