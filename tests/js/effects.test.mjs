@@ -178,8 +178,8 @@ test('leaving the explorer ends its requests', async () => {
   const { effects, ask, answer, aborted, ids } = page();
   await answer(0);
   ask({ image: 'a' });
-  effects.stop();
-  assert.deepEqual([aborted(), ids()], [[false, true], []]);
+  effects.stop(); // the answer of the first may still be followed by its block
+  assert.deepEqual([aborted(), ids()], [[true, true], []]);
 });
 
 test('a failed first scene is requested again only without the last visit\'s model', async () => {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { BackendError } from '../../vitviz/web/backends/backend.js';
-import { readAnswer, serverBackend } from '../../vitviz/web/backends/server.js';
+import { readAnswers, serverBackend } from '../../vitviz/web/backends/server.js';
 import { speak, translated } from '../../vitviz/web/core/words.js';
 import '../../vitviz/web/core/zh.js';
 import { Progress } from '../../vitviz/web/effects/questions.js';
@@ -18,6 +18,9 @@ const stream = (...chunks) => new ReadableStream({
     controller.close();
   },
 });
+
+/** Read the first answer of a stream. */
+const readAnswer = async (...from) => (await readAnswers(...from).next()).value;
 
 /** Read an answer for every way of dividing it into chunks. */
 async function everyCut(whole, check) {
@@ -97,6 +100,27 @@ test('a question about a scene is one request', async () => {
 test('a list of patches is a field of its own, because JSON is bounded', async () => {
   const { requests } = await exchange([{ data: 7 }], ask('intervene', SCENE, { patches: [3, 5], heads: [[0, 1]] }));
   assert.deepEqual(requests[0].fields, { ask: JSON.stringify({ scene: 'abc', heads: [[0, 1]] }), patches: '3,5' });
+});
+
+test('the block that the page shows first follows the answer of open, in one request', async () => {
+  const opened = line({ data: { id: 'abc', depth: 12 } });
+  const block = (number) => ask('block', SCENE, { block: number });
+  const follows = (...after) => new Response(stream(bytes(opened), ...after));
+  const file = [bytes(line({ bytes: 3 })), [1, 2, 3]];
+  for (const [answers, asked, count, outcome] of [
+    [[follows(...file)], block(3), 1, [1, 2, 3]],
+    [[follows(...file), { data: 7 }], block(4), 2, 7], // the visitor has chosen another layer
+    [[follows(bytes(line({ error: { kind: 'busy', text: 'Later.' } })))], block(3), 1, 'busy'],
+    [[follows(bytes(line({ bytes: 3 })), [1]), { data: 7 }], block(3), 2, 7], // the connection was lost
+    [[follows(), { data: 7 }], block(3), 2, 7], // a server of an earlier version
+  ]) {
+    const { requests, value, error } = await exchange(answers, async (backend) => {
+      assert.equal((await backend.ask('open', { source: SOURCE, block: 3 })).id, 'abc');
+      return asked(backend);
+    });
+    assert.deepEqual([requests.length, requests[0].fields.block], [count, '3']);
+    assert.deepEqual(error?.kind ?? (value instanceof ArrayBuffer ? [...new Uint8Array(value)] : value), outcome);
+  }
 });
 
 test('a question about an unknown scene is repeated with source and photograph', async () => {

@@ -109,7 +109,9 @@ NO_CAMERA = """Object.defineProperty(navigator, 'mediaDevices', { configurable: 
     getUserMedia: async () => { throw new DOMException('', 'NotAllowedError'); } } })"""
 
 
-def test_uploaded_photographs_are_shown_and_other_files_refused(opened: Browser, app: Running, tmp_path: Path) -> None:
+def test_uploaded_photographs_are_shown_and_other_files_refused(
+    requests: list[Request], opened: Browser, app: Running, tmp_path: Path
+) -> None:
     bogus, photo, copy = tmp_path / "holiday.jpg", own_photograph(tmp_path), tmp_path / "copy.jpg"
     bogus.write_text("this is not a photograph")
     copy.write_bytes(DOG.read_bytes())
@@ -130,9 +132,13 @@ def test_uploaded_photographs_are_shown_and_other_files_refused(opened: Browser,
     manifest = opened.evaluate(f"{SCENE}.manifest")
     text = json.dumps({name: value for name, value in manifest.items() if name != "photo"}).replace(app.default, "")
     assert not re.search(r"/tmp|/home|gradio|mine\.png|site-packages", text)  # no path of the server
+    complete(opened)
+    requests.clear()
     upload(opened, copy)  # recognized as an example
     opened.wait_for_function("new URLSearchParams(location.search).get('image') === 'Dog'")
     expect_map(opened, app.view(DOG).attention())
+    complete(opened)
+    assert functions(requests).count("block") == app.view(DOG).trace.depth - 1  # the first came with the photograph
 
 
 def test_photographs_are_dropped_pasted_and_taken_by_webcam(opened: Browser) -> None:

@@ -5,9 +5,10 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
-from asking import Site, progress, progress_with, wait_for_rest
+from asking import Site, form, last, progress, progress_with, wait_for_rest
 from offered import forget_scenes, new_endpoints, photograph
 from patience import patience
 
@@ -36,6 +37,22 @@ def test_data_and_bytes_are_answered_over_http(site: Site) -> None:
     assert site.ask("layers", {"scene": scene})["data"]["layers"]
     assert b"<html" in site.ask("page", {"scene": scene, "search": "?layer=2"})
     assert site.ask("models")["data"]["methods"]
+
+
+def test_block_that_the_page_shows_first_follows_the_answer_of_open(site: Site) -> None:
+    scene = site.ask("open", photo=photograph(13), source={})["data"]
+
+    def following(block: int) -> Any:
+        question = form(photo=photograph(13), source={})
+        question["data"]["block"] = str(block)
+        answer = site.client.post("/vitviz/open", **question).content
+        opened, _, rest = answer[answer.index(b'{"data"') :].partition(b"\n")
+        assert json.loads(opened)["data"]["id"] == scene["id"]
+        return last(rest)
+
+    for block, number in ((0, 0), (10**9, scene["depth"] - 1)):
+        assert following(block) == site.ask("block", {"scene": scene["id"], "block": number})
+    assert following(-1)["error"]["kind"] == "refused"
 
 
 def test_unknown_scene_is_opened_within_the_same_request(sites: list[Site]) -> None:

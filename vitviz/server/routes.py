@@ -4,7 +4,8 @@
 also has `source` (image, model and size as JSON) and `photo` (a file, kept only in memory). `patches` may be a field of
 numbers, because a long list exceeds the bounds of JSON. The answer consists of
 lines of JSON: any number of {"progress": ...}, then {"data": ...}, {"error": {"kind", "text"}}, or {"bytes": N} before
-N bytes. A question is cancelled when its client closes the connection.
+N bytes. A form of `open` may have `block`, the number of the block that the page shows first: its answer follows that
+of `open`, which saves a request. A question is cancelled when its client closes the connection.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ async def lines(
     address: str,
     source: object = None,
     photo: bytes | None = None,
+    block: int | None = None,
 ) -> AsyncGenerator[Line, None]:
     """Answer a question: yield {"progress": ...} about every half second, and then {"data": ...} or {"error": ...}.
 
@@ -76,6 +78,7 @@ async def lines(
         address: address of the client.
         source: {image, model, size, texts, registers}, if the scene must be opened before the question is answered.
         photo: content of the photograph's file; `None` for an example.
+        block: answered after `open`, see `Endpoints.block`; the last one if the model has fewer.
     """
     try:
         # Questions are checked in threads, because checking hashes photographs and reads long lists.
@@ -91,7 +94,7 @@ async def lines(
             text, model = endpoints.begin(opening.get("model"))
             async for _ in _ticks(model):
                 yield {"progress": {"text": text}}
-        answer = None
+        answer: Any = None
         for question in questions:
             job = endpoints.jobs.join(question.key, question.compute, address, question.is_light())
             try:
@@ -101,6 +104,11 @@ async def lines(
             finally:  # runs also if the client has left
                 endpoints.jobs.leave(job)
         yield {"data": answer}
+        if name == "open" and block is not None:
+            about = {"scene": answer["id"], "block": min(block, answer["depth"] - 1)}
+            async with aclosing(lines(endpoints, "block", about, address)) as more:
+                async for line in more:
+                    yield line
     except Exception as error:  # noqa: BLE001 - described for the client
         yield {"error": describe_error(error)}
 
@@ -214,7 +222,8 @@ class Questions:
         if "patches" in fields and isinstance(ask, dict):
             ask["patches"] = _numbers(fields["patches"])
         source = json_value("source", fields["source"]) if "source" in fields else None
-        return lines(self.endpoints, name, ask, client, source, photo)
+        block = next(iter(_numbers(fields.get("block", ""))), None)
+        return lines(self.endpoints, name, ask, client, source, photo, block)
 
     async def _stream(
         self, answers: AsyncGenerator[Line, None], client: str, outcome: Line
@@ -294,7 +303,7 @@ def _numbers(text: str) -> list[int]:
     try:
         return [int(number) for number in text.split(",") if number]
     except ValueError as error:
-        raise Refused(400, "Expected whole numbers separated by commas as the patches. Correct them.") from error
+        raise Refused(400, "Expected whole numbers separated by commas, got another text. Correct it.") from error
 
 
 def _encoded(line: Line) -> bytes:

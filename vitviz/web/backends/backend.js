@@ -32,8 +32,9 @@ export const MATRIX = Object.freeze({ token: null, ...ROLLOUT, start: ROLLOUT.st
  */
 
 /**
- * The subject of a question: an open scene, the source of a scene, or a file.
- * @typedef {{id?: string, source?: Source, file?: File}} About
+ * The subject of a question: an open scene, the source of a scene, or a file. With a source to open, `block` is the one
+ * that will be asked for first, or the last if the model has fewer; a backend may then load both at once.
+ * @typedef {{id?: string, source?: Source, file?: File, block?: number}} About
  */
 
 /**

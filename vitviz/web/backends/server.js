@@ -6,10 +6,10 @@ import { BackendError, GONE, isAbort, photographOf } from './backend.js';
 /** @typedef {import('./backend.js').How} How */
 
 /**
- * Read an answer: lines of JSON; the last line holds the data, an error, or the number of bytes that follow.
- * @param {ReadableStream<Uint8Array>} stream @param {How['progress']} progress
+ * Read answers: lines of JSON; the last line of each holds the data, an error, or the number of bytes that follow.
+ * @param {ReadableStream<Uint8Array>} stream @param {How['progress']} [progress]
  */
-export async function readAnswer(stream, progress) {
+export async function* readAnswers(stream, progress) {
   const reader = stream.getReader();
   let held = /** @type {Uint8Array} */ (new Uint8Array(0)); // what has arrived and was not read yet
   /** @param {string} lost - key of the message if the answer has ended */
@@ -28,17 +28,17 @@ export async function readAnswer(stream, progress) {
       const line = JSON.parse(new TextDecoder().decode(held.subarray(0, end)));
       held = held.slice(end + 1);
       learn(line.phrases);
-      if ('data' in line) return line.data;
+      if ('data' in line) yield line.data;
       if ('error' in line) throw new BackendError(line.error.text, line.error.kind, line.error.size ?? null);
-      if ('bytes' in line) {
+      else if ('bytes' in line) {
         const whole = new Uint8Array(line.bytes);
         for (let at = 0; ; held = await next('the-answer-was-cut-short')) {
           whole.set(held, at);
           at += held.length;
-          if (at >= line.bytes) return whole.buffer;
+          if (at >= line.bytes) break;
         }
-      }
-      progress?.(line.progress);
+        yield whole.buffer;
+      } else progress?.(line.progress);
     }
   } finally { // browsers report a response as failed unless it is read to its end
     while (!(await reader.read().catch(() => ({ done: true }))).done);
@@ -53,8 +53,11 @@ export async function readAnswer(stream, progress) {
  * @returns {Backend}
  */
 export function serverBackend({ base, photos, lecture }) {
-  /** @param {string} name @param {FormData} body @param {How} how */
-  async function send(name, body, { signal, progress }) {
+  /** @type {{id: string, block: number, file: Promise<any>} | null} */
+  let first = null; // the block that follows the latest answer of `open`, until the page asks for it
+
+  /** @param {string} name @param {FormData} body @param {How} how @param {number} [block] */
+  async function send(name, body, { signal, progress }, block) {
     let answer;
     try {
       answer = await fetch(new URL(`vitviz/${name}`, base), { method: 'POST', body, signal });
@@ -67,11 +70,20 @@ export function serverBackend({ base, photos, lecture }) {
       learn(phrases);
       throw new BackendError(error.text, error.kind);
     }
-    return readAnswer(/** @type {ReadableStream<Uint8Array>} */ (answer.body), progress); // null only after HEAD
+    const { body: stream } = /** @type {{body: ReadableStream<Uint8Array>}} */ (answer); // null only after HEAD
+    const answers = readAnswers(stream, progress);
+    const { value } = await answers.next();
+    if (block !== undefined) {
+      const file = answers.next().then((next) => next.value);
+      file.catch(() => null); // avoid an unhandled rejection before the page asks for the block
+      first = { id: value.id, block: Math.min(block, value.depth - 1), file };
+    }
+    answers.return();
+    return value;
   }
 
   /** @param {import('./backend.js').About} about @param {object} args @param {How} how */
-  async function form({ id, source, file }, args, { signal }) {
+  async function form({ id, source, file, block }, args, { signal }) {
     const body = new FormData();
     const { patches, ...rest } = /** @type {{patches?: number[]}} */ (args);
     body.set('ask', JSON.stringify(id ? { scene: id, ...rest } : rest));
@@ -82,11 +94,19 @@ export function serverBackend({ base, photos, lecture }) {
       if (photo) body.set('photo', await photographOf(photo, photos, base, { signal }), 'photo');
     }
     if (file) body.set('photo', file, file.name);
+    if (block !== undefined) body.set('block', String(block));
     return body;
   }
 
   return {
     can: { open: true, choose: true, rollout: true, explain: true, page: true, link: true, lecture },
-    ask: async (name, about, args = {}, how = {}) => send(name, await form(about, args, how), how),
+    ask: async (name, about, args = {}, how = {}) => {
+      const next = first;
+      if (next && name === 'block' && next.id === about.id && next.block === args.block) {
+        first = null;
+        return next.file;
+      }
+      return send(name, await form(about, args, how), how, about.block);
+    },
   };
 }

@@ -18,8 +18,9 @@ export class Blocks {
    * @param {{changed: () => void, idle: () => Promise<void>, rollout: () => Promise<void>,
    *   failed: (what: string, error: Error) => void}} events - `idle`: when the browser has drawn the first map;
    *   `rollout`: loads its matrix
+   * @param {AbortController} [leaving] - aborts all loading
    */
-  constructor(scene, backend, events) {
+  constructor(scene, backend, events, leaving = new AbortController()) {
     const { heads, width, grid, prefix } = scene.manifest;
     this.scene = scene;
     this.backend = backend;
@@ -30,7 +31,7 @@ export class Blocks {
     this.abreast = 1; // number of parallel loads: at first only the visible block, which others would delay
     /** @type {number[]} */
     this.held = []; // wanted blocks, most recently shown last
-    this.leaving = new AbortController();
+    this.leaving = leaving;
     const tokens = prefix.length + grid[0] * grid[1];
     /** @type {Promise<void> | null} */
     this.first = null; // settles when the first block has loaded or failed

@@ -20,6 +20,7 @@ import { Questions } from './questions.js';
 const IDLE = 1500; // milliseconds without an action before the sharper size is opened ahead
 const AT_ONCE = 60; // milliseconds that a photograph waits for its first map, so that both take one drawing
 const PAUSE = 250; // milliseconds without a change before asking for rollout
+const LAST = Number.MAX_SAFE_INTEGER; // more than any block: without a chosen block, the last one is shown
 const MAX_FILES = 4; // files of descriptors that a scene keeps
 
 /** The loaded results of one model on one photograph at one input size. */
@@ -158,9 +159,11 @@ export class SceneEffects {
     let scene;
     try {
       if (this.ahead && alike(this.ahead.source, source)) await this.ahead.done;
-      const manifest = await backend.ask('open', { source }, {}, { signal: controller.signal });
-      if (!latest()) return;
-      scene = scenes.get(manifest.id) ?? this.begin(manifest, source, pane);
+      const block = paneOf(store.get(), pane)?.block ?? LAST;
+      const manifest = await backend.ask('open', { source, block }, {}, { signal: controller.signal });
+      if (!latest()) return controller.abort(); // its first block may still be loading
+      load.controller = new AbortController(); // from now on, `Blocks` aborts the loading
+      scene = scenes.get(manifest.id) ?? this.begin(manifest, source, pane, controller);
       scene.image ??= await decode(manifest.photo.url);
       await Promise.race([this.blocks.get(scene.id)?.first, this.page.pause(AT_ONCE)]);
       if (!latest()) return void this.leave(scene);
@@ -186,15 +189,15 @@ export class SceneEffects {
 
   /**
    * Start loading a pane's block while the browser decodes the photograph.
-   * @param {Manifest} manifest @param {Source} source @param {number} pane
+   * @param {Manifest} manifest @param {Source} source @param {number} pane @param {AbortController} leaving
    */
-  begin(manifest, source, pane) {
+  begin(manifest, source, pane, leaving) {
     const loading = this.blocks.get(manifest.id);
     if (loading) return loading.scene; // the other pane is opening the same scene
     const { image, model, size, depth } = manifest;
     const photo = image === null ? source.photo : null;
     const scene = new Scene(manifest, { ...source, image, photo, model, size }, this.page);
-    this.start(scene, Math.min(paneOf(this.page.store.get(), pane)?.block ?? Infinity, depth - 1));
+    this.start(scene, Math.min(paneOf(this.page.store.get(), pane)?.block ?? LAST, depth - 1), leaving);
     return scene;
   }
 
@@ -252,7 +255,7 @@ export class SceneEffects {
     const scene = shown?.scene && this.page.scenes.get(shown.scene.id);
     if (!scene) return;
     const { depth } = scene.manifest;
-    const block = Math.min(shown.block ?? Infinity, depth - 1);
+    const block = Math.min(shown.block ?? LAST, depth - 1);
     const blocks = this.blocks.get(scene.id);
     const hovered = state.thumbnail?.block ?? depth;
     if (blocks && pane === state.pane && hovered < depth) blocks.want(hovered);
@@ -263,14 +266,14 @@ export class SceneEffects {
     scene.descriptors.want(scene, compares ? [['descriptors', descriptorsOf(state, depth, this.page.similarity)]] : []);
   }
 
-  /** @param {Scene} scene @param {number} block */
-  start(scene, block) {
+  /** @param {Scene} scene @param {number} block @param {AbortController} [leaving] */
+  start(scene, block, leaving) {
     const blocks = new Blocks(scene, this.page.backend, {
       changed: this.page.changed,
       idle: this.page.idle,
       rollout: async () => (scene.answers.options === scene.firstOptions ? this.matrix(scene) : undefined),
       failed: (what, error) => this.report(scene, what, error),
-    });
+    }, leaving);
     this.blocks.set(scene.id, blocks);
     blocks.start(block);
   }
