@@ -477,6 +477,11 @@ def body(folder: Path, formula: str) -> str:
     return texts_with(folder, f"# Title\n\nBody ${formula}$ here.\n\n## Question?\n\nAnswer.\n")["en"][1]["body"]
 
 
+def test_chinese_texts_show_no_markdown_and_no_space_after_full_width_marks() -> None:
+    texts = [text for step in lecture_texts()["zh"] for text in step.values()]
+    assert [text for text in texts if re.search(r"\*|[\u3000-\u303f\uff00-\uffef]\s+(\w|<math)", text)] == []
+
+
 def test_lecturers_texts_replace_bundled_ones(tmp_path: Path) -> None:
     text = "# One\n\nTwo *words*, <b>$a_1$</b>.\n\n## Three?\n\nFour![](http://x.example/a.png)\n"
     own, bundled = texts_with(tmp_path, text, f"zh/{FILES[2]}"), lecture_texts()

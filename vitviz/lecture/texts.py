@@ -38,7 +38,9 @@ linebreak align side columnwidth
 MATHML = frozenset(_MATHML.split())  # elements and attributes of formulas
 _REFERENCE = re.compile(r"&#x?[0-9A-Fa-f]+;|&(?:lt|gt|amp);")
 _FORMULA = re.compile(r"\$(?!\s)((?:\\.|[^$\\])+?)(?<!\s)\$")
-_LINE = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef])\n(?=[\u3000-\u9fff\uff00-\uffef])")  # Chinese without spaces
+_LINE = re.compile(  # within Chinese, and after its punctuation, where a line's end would be shown as a space
+    r"(?<=[\u3000-\u9fff\uff00-\uffef])\n(?=[\u3000-\u9fff\uff00-\uffef])|(?<=[\u3000-\u303f\uff00-\uffef])\n(?=[\w$])"
+)
 
 
 class LectureError(VitvizError):

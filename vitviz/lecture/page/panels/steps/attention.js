@@ -3,7 +3,7 @@
 import { attend, dotTerms, effectiveCount, largest, parseValues, roundedToSum, softmaxOf, sumTerms,
 } from '../../compute/lecture_numbers.js';
 import { escaped, patchWords, percent, score } from '../../../../web/compute/format.js';
-import { filled } from '../../../../web/core/words.js';
+import { filled, listed, tr } from '../../../../web/core/words.js';
 import { onPeek, write } from '../../../../web/draw/dom.js';
 import { roving } from '../../../../web/draw/roving.js';
 import { Strip } from '../../draw/strip.js';
@@ -211,8 +211,7 @@ export class Attention extends Step {
     const { words } = this;
     const d = head.query.length;
     const weights = this.tunedWeights(head);
-    const name = tokenWords(looked, scene);
-    this.t.show(weights, looked, words.all, `${name}: ${percent(weights[looked])}`);
+    this.t.show(weights, looked, words.all, tr('pair', tokenWords(looked, scene), percent(weights[looked])));
     this.slide('scale', this.scale, `q · k / ${score(Math.sqrt(d) * 10 ** this.scale)}`);
     this.slide('temperature', this.temperature, `T = ${score(10 ** this.temperature)}`);
     const best = weights.indexOf(Math.max(...weights));
@@ -242,11 +241,11 @@ export class Attention extends Step {
     const values = { scaled: head.scaled, weights, given: lengths }[kind].subarray(prefix.length);
     const signed = kind === 'scaled';
     const beside = prefix.length && kind === 'weights'
-      ? prefix.map((name, n) => `${percent(weights[n])} ${name}`).join(', ') : '';
+      ? listed(prefix.map((name, n) => `${percent(weights[n])} ${name}`)) : '';
     this.heat(pane, values, opacity, { signed, overlay: signed ? 'even' : 'spotlight',
       said: kind === 'weights' ? (value) => percent(value) : score,
-      title: `${isTuned ? words.tuned : words[kind]}, ${words.from} ${from}`,
-      answer: beside && `${words.beside}: ${beside}` });
+      title: filled(words.from, isTuned ? words.tuned : words[kind], from),
+      answer: beside && tr('pair', words.beside, beside) });
   }
 
   /** Show query, key and products; write the dot product as a sum. @param {Scene} scene @param {Head} head
@@ -255,16 +254,17 @@ export class Attention extends Step {
     const { words } = this;
     const d = head.query.length;
     const at = Math.min(this.channel, d - 1);
-    const key = head.keys.subarray(looked * d, (looked + 1) * d);
+    const keys = head.keys.subarray(looked * d, (looked + 1) * d);
     const terms = dotTerms(head, looked);
     const count = this.count(d);
-    const [of, from] = [looked, token].map((n) => tokenWords(n, scene));
-    this.write('.vv-of-query', `q: ${words.query} ${from}`);
-    this.write('.vv-of-key', `k: ${words.key} ${of}`);
-    const product = `q${at + 1} × k${at + 1} = ${score(head.query[at])} × ${score(key[at])} = ${
+    const query = filled(words.query, tokenWords(token, scene));
+    const key = filled(words.key, tokenWords(looked, scene));
+    this.write('.vv-of-query', tr('pair', 'q', query));
+    this.write('.vv-of-key', tr('pair', 'k', key));
+    const product = `q${at + 1} × k${at + 1} = ${score(head.query[at])} × ${score(keys[at])} = ${
       score(terms[at])}`;
-    this.q.show(head.query, at, `${words.query} ${from}`, `q${at + 1} = ${score(head.query[at])}`);
-    this.k.show(key, at, `${words.key} ${of}`, `k${at + 1} = ${score(key[at])}`);
+    this.q.show(head.query, at, query, `q${at + 1} = ${score(head.query[at])}`);
+    this.k.show(keys, at, key, `k${at + 1} = ${score(keys[at])}`);
     this.p.show(terms.map((term, n) => (n < count ? term : 0)), at, words.product, product);
     this.find('[data-do=product]').disabled = this.part === FIRST && count === d;
     this.find('.vv-dot-sum').innerHTML = `${product}<br>${count < d ? this.partial(terms, count)
@@ -296,10 +296,11 @@ export class Attention extends Step {
     const top = Math.max(...scaled);
     const name = (/** @type {number} */ n) => tokenWords(n, scene);
     const d = head.query.length;
-    this.a.show(weights, looked, words.all, `${name(looked)}: ${percent(weights[looked])}`);
-    this.find('.vv-softmax-sum').innerHTML = `${escaped(name(looked))}: s = ${decimal(dots[looked])} / √${d} = ${
-      decimal(scaled[looked])}; e^(${decimal(scaled[looked])} − ${decimal(top)}) / ${total.toFixed(3)} = ${
-      score(powers[looked])} / ${total.toFixed(3)} = <b data-sum="softmax">${percent(weights[looked])}</b>`;
+    this.a.show(weights, looked, words.all, tr('pair', name(looked), percent(weights[looked])));
+    this.find('.vv-softmax-sum').innerHTML = `${escaped(tr('pair', name(looked), 's'))} = ${
+      decimal(dots[looked])} / √${d} = ${decimal(scaled[looked])}; e^(${decimal(scaled[looked])} − ${
+      decimal(top)}) / ${total.toFixed(3)} = ${score(powers[looked])} / ${total.toFixed(3)} = <b data-sum="softmax">${
+      percent(weights[looked])}</b>`;
     const best = largest(weights, ROWS).best;
     const rows = best.includes(looked) ? best : [...best.slice(0, ROWS - 1), looked];
     const count = weights.length - rows.length;
@@ -334,8 +335,7 @@ export class Attention extends Step {
     const parts = best.map((n) => `${percent(head.weights[n])} × ${score(head.values[n * d + at])} <small>(${
       escaped(tokenWords(n, scene))})</small>`);
     this.z.show(head.sum, at, words.out, `z${at + 1} = ${score(head.sum[at])}`);
-    const signed = shown.map((term, n) => `${term < 0 ? '−' : n ? '+' : ''} ${Math.abs(term).toFixed(3)}`).join(' ');
     this.find('.vv-value-sum').innerHTML = `z${at + 1} = ${parts.join(' + ')} + … <small>(${others} ${words.other}`
-      + `)</small><br>= ${signed} = <b data-sum="value">${decimal(head.sum[at], 3)}</b>`;
+      + `)</small><br>= ${sumWords(shown, 3)} = <b data-sum="value">${decimal(head.sum[at], 3)}</b>`;
   }
 }

@@ -1,7 +1,7 @@
 // The photograph becomes pixels, and some detail is lost.
 import { score, whole } from '../../../../web/compute/format.js';
 import { shareKept } from '../../compute/lecture_numbers.js';
-import { filled } from '../../../../web/core/words.js';
+import { filled, joined } from '../../../../web/core/words.js';
 import { write } from '../../../../web/draw/dom.js';
 import { frameTile, joinChannels, paintPixels, tileUnder } from '../../draw/pixels.js';
 import { Step } from './step.js';
@@ -56,7 +56,7 @@ export class Pixels extends Step {
     const shareSeen = whole(shareKept(lecture));
     const seen = shareSeen === whole(1) ? words.whole : filled(words.cropped, shareSeen);
     const share = size / (w * h);
-    this.write('.vv-lost', `${share > 1 ? words.enlarged : filled(words.lost, whole(share))} ${seen}`);
+    this.write('.vv-lost', joined(share > 1 ? words.enlarged : filled(words.lost, whole(share)), seen));
   }
 
   /** Show how the numbers of a pixel are computed. @param {Lecture} lecture @param {[number, number]} patch */

@@ -14,10 +14,10 @@ export function tokenWords(token, scene) {
   return token < prefix.length ? prefix[token] : patchWords(patchAt(token - prefix.length, scene));
 }
 
-/** @param {number[]} numbers - the first has a sign only if it is negative */
-export function sumWords(numbers) {
+/** @param {number[]} numbers - the first has a sign only if it is negative @param {number} [digits] - decimals */
+export function sumWords(numbers, digits) {
   return numbers.map((value, n) => (
-    n === 0 ? decimal(value) : ` ${value < 0 ? '−' : '+'} ${decimal(Math.abs(value))}`)).join('');
+    n === 0 ? decimal(value, digits) : ` ${value < 0 ? '−' : '+'} ${decimal(Math.abs(value), digits)}`)).join('');
 }
 
 /** Format a number with a fixed count of decimals. @param {number} value */

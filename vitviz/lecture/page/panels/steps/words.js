@@ -3,7 +3,7 @@
 import { percent, sized } from '../../../../web/compute/format.js';
 import { CAPTION, mapsOf } from '../../../../web/compute/caption.js';
 import { patchIn } from '../../../../web/core/stages.js';
-import { filled, tr, wordsOf } from '../../../../web/core/words.js';
+import { filled, joined, tr, wordsOf } from '../../../../web/core/words.js';
 import { WordRow } from '../../../../web/panels/word_row.js';
 import { Step } from './step.js';
 import { bars, decimal } from './tokens.js';
@@ -89,6 +89,6 @@ export class WordsStep extends Step {
     this.find('.vv-shares').innerHTML = bars(shares.map((share, at) => (
       [at ? words.without : words.with, share, percent(share)])), (at) => (at ? 'quiet' : 0));
     const correlation = maps.written.agreement.attention[place];
-    this.write('.vv-alike', `${filled(wordsOf(lang).explanation.alike, decimal(correlation))} ${words.warning}`);
+    this.write('.vv-alike', joined(filled(wordsOf(lang).explanation.alike, decimal(correlation)), words.warning));
   }
 }
