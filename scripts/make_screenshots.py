@@ -221,6 +221,7 @@ def shoot_panels(browser: Browser, address: str, folder: Path) -> None:
         page = browser.new_page(bypass_csp=True, viewport={"width": 1280, "height": 720})
         page.goto(f"{address}?theme=light&{search}")
         page.wait_for_function(COMPLETE)
+        page.add_style_tag(content=".vv .vv-left { position: static; }")  # not beside what is scrolled to
         place = page.locator(f"{selector} {pointed}")
         place.hover(timeout=120_000)
         if "data-do" in pointed:
