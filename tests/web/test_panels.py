@@ -513,7 +513,12 @@ def test_estimates_beside_exact_runs_match_python_and_can_be_stopped(opened: Bro
     settled(opened)
     dots = panel.locator(".vv-exact .vv-dot")
     expect(dots).to_have_count(0)
+    fail = lambda route: route.fulfill(body='{"error": {"kind": "failed", "text": "No."}}\n')  # noqa: E731
+    opened.route("**/vitviz/heads", fail)
     button.click()
+    expect(panel.locator(".vv-exact .vv-refused")).to_have_text("No.")
+    opened.unroute("**/vitviz/heads", fail)
+    button.click()  # one click repeats what failed
     expect(dots).to_have_count(view.trace.heads)
     expect(button).to_be_hidden()
     table = view.heads(["estimated_logit", "ablation_logit"])

@@ -147,9 +147,11 @@ export class Questions {
       size: this.fittingSize(scene, question), running: this.progress(scene, question) };
   }
 
-  /** Allow failed questions to be repeated. */
+  /** Allow failed questions to be repeated; return whether there were any. */
   retry() {
+    const had = this.failed.size > 0;
     this.failed.clear();
+    return had;
   }
 
   /** Abort the running question, because the tab was left or another photograph is loading. */

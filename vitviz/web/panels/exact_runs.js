@@ -32,11 +32,10 @@ export class ExactRuns {
     panel.find('[data-do=compare]').addEventListener('click', () => panel.change({ tab: 'look' })); // and opens a pane
   }
 
-  /** Start a question, or stop it. @param {Run} name */
+  /** Start a question, or stop it; restart it if it failed. @param {Run} name */
   toggle(name) {
     const run = this.runs[name];
-    run.questions.retry();
-    run.started = run.started === run.asked ? '' : run.asked;
+    run.started = run.questions.retry() || run.started !== run.asked ? run.asked : '';
     this.panel.page.changed();
   }
 

@@ -48,8 +48,7 @@ export class Explanation extends Step {
     this.find('[data-do=insert]').addEventListener('click', () => {
       const question = JSON.stringify(this.questions(this.scene).test);
       const { started } = page.store.get();
-      this.tests.retry();
-      page.store.dispatch({ type: 'start', question, on: !started.includes(question) });
+      page.store.dispatch({ type: 'start', question, on: this.tests.retry() || !started.includes(question) });
     });
     this.find('[data-do=example]').addEventListener('click', () => (
       page.store.dispatch({ type: 'open', source: { image: EXAMPLE } })));
