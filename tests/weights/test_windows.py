@@ -108,7 +108,7 @@ def test_swin_matches_its_library(name: str) -> None:
     assert len(expected) == (0 if "torchvision" in name else len(blocks)), "torchvision does not return attention"
     for block, reference in zip(blocks[: len(expected)], expected, strict=True):
         torch.testing.assert_close(trace.attentions[block].probabilities, reference, rtol=0, atol=2e-5)
-        assert reference.std() > 1e-2
+        assert reference.std() > 1e-3  # not uniform
     assert len(trace.attentions) == 5
     for logits in (ours(images), trace.logits):
         torch.testing.assert_close(logits, out, rtol=0, atol=1e-5)
@@ -141,7 +141,7 @@ def test_sam_and_vitdet_match_their_library(name: str) -> None:
         for attention, reference in zip(trace.attentions, (expected or out.attentions)[:3], strict=True):
             own = getattr(attention, "probabilities", attention)
             torch.testing.assert_close(own, reference.reshape(own.shape), rtol=0, atol=2e-5)
-            assert reference.std() > 1e-2
+            assert reference.std() > 1e-3
         for module, hook in hooks:
             module.fused_attn = True
             hook.remove()
