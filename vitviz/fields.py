@@ -114,6 +114,15 @@ def check_names(data: object, known: Collection[str], error: type[VitvizError], 
         )
 
 
+def differences(before: Any, now: Any, name: str = "") -> Iterator[str]:
+    """Yield the differences between plain data, such as settings from a file and current ones, as text."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in sorted({*before, *now}):
+            yield from differences(before.get(key), now.get(key), f"{name}.{key}" if name else key)
+    elif before != now:
+        yield f"{name} was {before!r:.60} and is {now!r:.60}"
+
+
 def matches_type(value: object, hint: Any, *, finite: bool = True) -> bool:
     """Return whether a value, from JSON or Python, matches a type hint.
 

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vitviz.extras import MissingExtraError
@@ -51,6 +51,16 @@ def percent(share: float, digits: int = 3) -> str:
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun: "3 blocks", "1 block"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def abbreviate(names: Collection[str], most: int = 3) -> str:
+    """Return the first names, each shortened to 120 letters, and how many more there are.
+
+    >>> abbreviate(["a", "b", "c", "d"])
+    'a, b, c and 1 more'
+    """
+    first = ", ".join(f"{name:.120}" for name in list(names)[:most])
+    return first + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def describe_bytes(count: int) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitviz.evaluation import EvaluationError, check_classifies
-from vitviz.formatting import percent, short_repr, text_table
+from vitviz.formatting import abbreviate, percent, short_repr, text_table
 from vitviz.images.datasets import NAMES, Dataset, Samples, find_dataset
 from vitviz.images.decoding import decode
 from vitviz.images.folders import batches, class_names, find_classes, spread
@@ -242,7 +242,7 @@ def _places(source: Dataset[Samples], known: Mapping[str, int]) -> list[int]:
     if missing := [label for label, place in zip(source.labels, places, strict=True) if place is None]:
         raise EvaluationError(
             f"Expected a model that knows the {len(places)} classes of {source.name}, got one that lacks "
-            f"{', '.join(missing[:5])}{' and more' if len(missing) > 5 else ''}. It has {', '.join([*known][:8])}."
+            f"{abbreviate(missing, 5)}. It has {abbreviate(known, 8)}."
         )
     return [place for place in places if place is not None]
 

@@ -19,6 +19,8 @@ from filelock import FileLock, Timeout
 from vitviz.errors import VitvizError
 from vitviz.evaluation import EvaluationError
 from vitviz.extras import extra
+from vitviz.fields import differences
+from vitviz.formatting import abbreviate
 from vitviz.writing import full_disk_explained, write
 
 Record = Mapping[str, Any]
@@ -47,10 +49,10 @@ def read(path: Path, settings: Mapping[str, Any]) -> dict[Key, Record]:
     current = json.loads(json.dumps(settings))
     headers = [row["settings"] for row in (first, *rows) if isinstance(row.get("settings"), dict)]  # several, if joined
     saved = next((other for other in headers if other != current), current)
-    if different := [name for name in sorted({*saved, *current}) if saved.get(name) != current.get(name)]:
-        changes = "; ".join(f"{name} was {saved.get(name)!r} and is {current.get(name)!r}" for name in different)
+    if changes := [*differences(saved, current)]:
         raise EvaluationError(
-            f"Expected {str(path)!r} to have these settings, got others: {changes}. Use the same or name another file."
+            f"Expected {str(path)!r} to have these settings, got others: {abbreviate(changes, 5)}. Use the same "
+            "or name another file."
         )
     complete = [row for row in rows if all(isinstance(row.get(name), str) for name in KEYS)]
     records: dict[Key, Record] = {key_of(row): row for row in complete}

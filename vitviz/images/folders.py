@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vitviz.errors import VitvizError
-from vitviz.formatting import counted
+from vitviz.formatting import abbreviate, counted
 from vitviz.images.decoding import ImageError, decode
 from vitviz.images.geometry import Geometry
 from vitviz.images.preprocess import Preprocess
@@ -95,10 +95,10 @@ def find_classes(folder: Path, classes: Mapping[str, int]) -> dict[int, list[Pat
         raise DataError(f"Expected a folder with one subfolder for each class, got {str(folder)!r}. Check the path.")
     inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     files = {path.name: images for path in inside if (images := list_images(path))}
-    known = f"Name the subfolders after its labels or class ids: {_some([*classes])}."
+    known = f"Name the subfolders after its labels or class ids: {abbreviate(classes, 5)}."
     if unknown := [name for name in files if name not in classes]:
         raise DataError(
-            f"Expected subfolders of {str(folder)!r} to be classes of this model, got {_some(unknown)}. {known}"
+            f"Expected subfolders of {str(folder)!r} to be classes of this model, got {abbreviate(unknown, 5)}. {known}"
         )
     files_by_class: dict[int, list[Path]] = {}
     for name, images in files.items():
@@ -160,10 +160,6 @@ def _refuse_broken(first: ImageError, rest: Sequence[Labeled], preprocess: Prepr
 
     broken = [f"{path.parent.name}/{path.name}" for path, _ in rest if is_broken(path)]
     raise DataError(
-        f"Expected images, got {counted(len(broken), 'unreadable file')}: {_some(broken)}. Repair or remove them. "
-        f"The first error: {first}"
+        f"Expected images, got {counted(len(broken), 'unreadable file')}: {abbreviate(broken, 5)}. Repair or remove "
+        f"them. The first error: {first}"
     ) from first
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -18,7 +18,7 @@ import PIL
 import torch
 
 from vitviz import __version__
-from vitviz.formatting import percent
+from vitviz.formatting import abbreviate, markdown_table, percent
 from vitviz.model.vit import Pretrained
 from vitviz.training.data import Data, count_range
 from vitviz.training.loop import Outcome
@@ -116,11 +116,10 @@ def _model(outcome: Outcome, about: Pretrained, base: str, size: int) -> str:
     sizes += f", {config.registers} registers" * bool(config.registers)
     sizes += ", a distillation token" * config.distillation_token
     start = f"It started from `{base}`." if base else "It was trained from scratch."
-    classes = ", ".join(about.labels[:MANY]) + f" and {len(about.labels) - MANY} more" * (len(about.labels) > MANY)
     return (
         f"A Vision Transformer with {sizes}, {count:,} parameters, {megabytes} MB. {start} Its input is "
         f"{config.image_size[0]} × {config.image_size[1]} pixels.\n\n"
-        f"It has {len(about.labels)} classes: {classes}.\n\nLicence: {about.licence}.\n"
+        f"It has {len(about.labels)} classes: {abbreviate(about.labels, MANY)}.\n\nLicence: {about.licence}.\n"
     )
 
 
@@ -190,9 +189,8 @@ def _value(value: Any) -> str:
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    lines = [header, ["---"] * len(header), *(map(_cell, row) for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    """Return a table in Markdown, with the cells escaped."""
+    return markdown_table([header, *([*map(_cell, row)] for row in rows)])
 
 
 def _cell(text: str) -> str:

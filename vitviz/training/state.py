@@ -14,6 +14,8 @@ from typing import Any
 from safetensors import SafetensorError
 
 from vitviz.extras import extra
+from vitviz.fields import differences
+from vitviz.formatting import abbreviate
 from vitviz.training import TrainingError
 from vitviz.writing import WritingError, full_disk_explained, replacing
 
@@ -114,11 +116,10 @@ def read_progress(folder: Path, settings: Mapping[str, Any]) -> Progress:
         progress, saved = Progress(**facts["progress"]), facts["settings"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TrainingError(f"Expected a state in {str(folder)!r}, got: {error}. Remove it to start again.") from error
-    if differences := [*_differences(saved, json.loads(json.dumps(settings)))]:
+    if changes := [*differences(saved, json.loads(json.dumps(settings)))]:
         raise TrainingError(
             f"Expected the settings of the training in {str(folder.parent.parent)!r}, got others: "
-            f"{'; '.join(differences[:5])}{f' and {len(differences) - 5} more' if len(differences) > 5 else ''}. "
-            "Continue with the same settings, or train in another folder."
+            f"{abbreviate(changes, 5)}. Continue with the same settings, or train in another folder."
         )
     return progress
 
@@ -133,12 +134,3 @@ def load_state(accelerator: Accelerator, folder: Path) -> None:
         accelerator.load_state(str(folder))
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise TrainingError(f"Expected a state in {str(folder)!r}, got: {error}. Remove it to start again.") from error
-
-
-def _differences(saved: Any, current: Any, name: str = "") -> Iterator[str]:
-    """Yield the differences between two plain data structures."""
-    if isinstance(saved, dict) and isinstance(current, dict):
-        for key in sorted(set(saved) | set(current)):
-            yield from _differences(saved.get(key), current.get(key), f"{name}.{key}" if name else key)
-    elif saved != current:
-        yield f"{name} was {saved!r:.60} and is {current!r:.60}"

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitviz.formatting import abbreviate
 from vitviz.images.folders import class_names
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.training import TrainingError
@@ -106,8 +107,7 @@ def class_columns(teacher: Pretrained, student: Pretrained) -> list[int]:
     if missing := [label for label, place in zip(student.labels, places, strict=True) if place is None]:
         raise TrainingError(
             f"Expected a teacher with each of the student's {len(places)} classes, got one without "
-            f"{', '.join(map(repr, missing[:5]))}{f' and {len(missing) - 5} more' if len(missing) > 5 else ''}. Choose "
-            "a teacher trained on these classes."
+            f"{abbreviate([*map(repr, missing)], 5)}. Choose a teacher trained on these classes."
         )
     return [place for place in places if place is not None]
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from vitviz.errors import first_line
 from vitviz.images.torchvision_import import import_torchvision
 from vitviz.model.vit import ViT
 from vitviz.weights import checks
@@ -47,8 +48,8 @@ def load_adapter_folder(path: str | os.PathLike[str]) -> ViT:
             merged = _merge(folder, base_folder, *libraries)
     except Exception as error:  # errors of peft and transformers share no base class
         raise CheckpointError(
-            f"Expected adapters of an image model in {str(folder)!r}, got an error: "
-            f"{(str(error).splitlines() or [type(error).__name__])[0]:.200}. Merge them yourself, and load the model."
+            f"Expected adapters of an image model in {str(folder)!r}, got an error: {first_line(error):.200}. Merge "
+            "them yourself, and load the model."
         ) from error
     own, name = read_preprocessor(folder), folder.resolve().name
     model = convert_transformers_object(merged)

@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vitviz.formatting import describe_bytes
 from vitviz.model.memory import available_bytes
 from vitviz.model.trace import packed
-from vitviz.weights.captured import Call, Captured, CaptureError, Mask, Tokens
+from vitviz.weights.captured import Call, Captured, CapturedWindows, CaptureError, Mask, Tokens
 from vitviz.weights.layouts import SOFTMAX
 from vitviz.weights.tokens import parts_of, tokens_of
 
@@ -98,7 +98,8 @@ def capture(
     batch = len(tensors[0]) if tensors and tensors[0].ndim else observer.calls[0].shape[0]
     once = parts is not None and len(streams) == len(parts.blocks) + 2  # no block ran twice
     kept = [*streams[:-2], streams[-1]] if once else []  # without the last block's output
-    return Captured(tuple(observer.calls), output, batch, places, streams=tuple(map(_beside, kept)))
+    kind = CapturedWindows if places and places.layouts else Captured
+    return kind(tuple(observer.calls), output, batch, places, streams=tuple(map(_beside, kept)))
 
 
 @contextmanager

@@ -278,28 +278,12 @@ class Captured(AttentionTrace):
         """Return the indices of the calls between tokens, the blocks; none if the places of tokens are not known."""
         if self.places is None:
             return ()
-        if self.places.layouts:
-            return self._between_windows(self.places.layouts)
         lengths = self.places.lengths
         return tuple(
             index
             for index, call in enumerate(self.calls)
             if call.shape[0] == self.batch and call.shape[2] == call.shape[3] and call.shape[2] in lengths
         )
-
-    def _between_windows(self, layouts: tuple[Windows, ...]) -> tuple[int, ...]:
-        """Return the indices of the calls in the windows of each block, in order; none unless every block has one."""
-        indices: list[int] = []
-        for index, call in enumerate(self.calls):
-            layout = layouts[min(len(indices), len(layouts) - 1)]
-            windows, *sizes = layout.call_shape
-            if layout.heads_first:  # (B * H, W, ...)
-                fits = call.shape[0] % self.batch == 0 and call.shape[1] == windows and not call.mask.tensors
-            else:
-                fits = call.shape[0] == self.batch * windows
-            if fits and [*call.shape[2:]] == sizes:
-                indices.append(index)
-        return tuple(indices) if len(indices) == len(layouts) else ()
 
     @property
     def pooling(self) -> tuple[Call, ...]:
@@ -367,97 +351,6 @@ class Captured(AttentionTrace):
         return self._places.layouts
 
     @property
-    def windowed(self) -> bool:  # type: ignore[override]
-        """Return whether blocks divide their tokens into windows."""
-        return self.places is not None and bool(self.layouts)
-
-    def grid_in(self, block: int) -> tuple[int, int]:
-        """Return the rows and columns of patches in a block."""
-        return self.layouts[block].grid if self.layouts else self.grid
-
-    def entered_grid(self, block: int) -> tuple[int, int]:
-        """Return the rows and columns of the patches that enter a block, before it merges any."""
-        rows, columns = self.grid_in(block)
-        factor = 2 if self.layouts and self.layouts[block].merges else 1
-        return factor * rows, factor * columns
-
-    def stage_name(self, block: int) -> str:
-        """Return the display name of a block's stage, such as " (stage 3)", or "" in a model with one stage."""
-        return f" (stage {self.layouts[block].stage + 1})" if self.layouts and self.layouts[-1].stage else ""
-
-    def within(self, block: int, step: Callable[..., Any], *rows: Tensor) -> Any:
-        """Apply `step` to rows (B, N). In a windowed model, it gets the rows of all windows as a batch: (B * W, M)."""
-        if not self.layouts:
-            return step(*rows)
-        windows = self.layouts[block]
-        results = step(*map(windows.split, rows))
-        return tuple(map(windows.join, results)) if isinstance(results, tuple) else windows.join(results)
-
-    def entering(self, block: int, rows: Tensor) -> Tensor:
-        """Return rows over a block's input tokens. Each of 2 x 2 merged tokens gets a quarter of the sum."""
-        if not self.layouts or not self.layouts[block].merges:
-            return rows
-        squares: Tensor = (rows / 4).unflatten(1, self.layouts[block].grid)  # (B, gh, gw)
-        return squares.repeat_interleave(2, 1).repeat_interleave(2, 2).flatten(1)
-
-    def attendable(self, block: int, gradient: Tensor) -> Tensor:
-        """Return a matrix like a block's attention, such as its gradient, 0 for pairs of tokens that a mask separates.
-
-        It has the form of the module's attention, and gets that of `call`.
-        """
-        if not self.layouts:
-            return gradient
-        gradient = self.layouts[block].arranged(gradient, self.batch, columns=True)
-        return gradient.masked_fill(self.call(block).attentions.detach() < SEPARATED, 0.0)
-
-    def matrix_grid(self, block: int) -> tuple[int, int]:
-        """Return the rows and columns of patches of a window."""
-        return self.layouts[block].side if self.layouts else self.grid
-
-    def matrix_spacing(self, block: int) -> tuple[int, int]:
-        """Return the distance between neighbors in a window of a block, in rows and columns of its grid."""
-        return self.layouts[block].spacing if self.layouts else (1, 1)
-
-    def place_of(self, block: int, token: int) -> tuple[int, int]:
-        """Return the window of a token, and the token's row there."""
-        return self.layouts[block].place_of(token) if self.layouts else (0, token)
-
-    def per_image(self, block: int, values: Tensor, token: int | None = None) -> Tensor:
-        """Return the mean of the windows' values over those without padding, or the values of a token's window."""
-        if not self.layouts:
-            return values
-        of_windows: Tensor = values.unflatten(0, (self.batch, -1))  # (B * W, H) -> (B, W, H)
-        if token is None:
-            return of_windows[:, self.layouts[block].whole].mean(1)
-        return of_windows[:, self.place_of(block, token)[0]]
-
-    def attention(self, block: int) -> Tensor:
-        """Return the attention matrix of a block: (B, H, N, N), float32; see `SparseAttention` for windows."""
-        dense: Tensor = self.probabilities(block).dense() if self.layouts else super().attention(block)
-        return dense
-
-    def probabilities(self, block: int) -> Any:
-        """Return the attention of a block as `attentions` has it: sparse in a windowed model."""
-        if not self.layouts:
-            return super().probabilities(block)
-        return SparseAttention(self.call(block).attentions, self.layouts[block], partial(self.weights, block=block))
-
-    def row(self, block: int, query: Query = "cls") -> Tensor:
-        """Return the attention from `query` in `block`: (B, H, N); "mean" averages over the patches."""
-        if not self.layouts:
-            return super().row(block, query)
-        windows = self.layouts[block]
-        rows = self.block(block).propagate(windows.split(self.weights(query, block)))  # (B * W, H, M)
-        return windows.join(rows.mT).mT
-
-    def column(self, block: int, key: Query = "cls") -> Tensor:
-        """Return the attention from each token to `key` in `block`: (B, H, N); "mean" averages over the patches."""
-        if not self.layouts:
-            return super().column(block, key)
-        windows = self.layouts[block]
-        return windows.join(self.block(block).mix(windows.split(self.weights(key, block))).mT).mT
-
-    @property
     def _places(self) -> Tokens:
         if self.places is None:
             raise CaptureError(
@@ -479,9 +372,6 @@ class Captured(AttentionTrace):
     def call(self, block: int) -> Call:
         """Return the call between tokens with this index; negative indices count from the last.
 
-        Where the module has another form of it, such as pooled queries, this is a copy between the tokens of each
-        window.
-
         Raises:
             TraceError: if it does not exist.
             CaptureError: if the places of the tokens are not known.
@@ -497,10 +387,8 @@ class Captured(AttentionTrace):
 
     @cached_property
     def _blocks(self) -> tuple[Call, ...]:
-        """Return the call of each block between the tokens of each window."""
-        calls = [self.calls[index] for index in self.between]
-        pairs = zip(calls, self.layouts, strict=True) if self.layouts else ()
-        return tuple(call.arranged(layout, self.batch) for call, layout in pairs) or tuple(calls)
+        """Return the call of each block."""
+        return tuple(self.calls[index] for index in self.between)
 
     def heads_in(self, block: int) -> int:
         """Return the number of heads of a block."""
@@ -521,3 +409,102 @@ class Captured(AttentionTrace):
         output = self.output[index : index + 1] if isinstance(self.output, Tensor) else self.output
         streams = tuple(tokens[index : index + 1] for tokens in self.streams)
         return replace(self, calls=tuple(calls), output=output, batch_size=1, streams=streams)
+
+
+class CapturedWindows(Captured):
+    """Attention of a module whose blocks divide their tokens into windows, and whose stages may merge tokens."""
+
+    windowed = True
+
+    @cached_property
+    def between(self) -> tuple[int, ...]:
+        """Return the indices of the calls in the windows of each block, in order; none unless every block has one."""
+        indices: list[int] = []
+        for index, call in enumerate(self.calls):
+            layout = self.layouts[min(len(indices), len(self.layouts) - 1)]
+            windows, *sizes = layout.call_shape
+            if layout.heads_first:  # (B * H, W, ...)
+                fits = call.shape[0] % self.batch == 0 and call.shape[1] == windows and not call.mask.tensors
+            else:
+                fits = call.shape[0] == self.batch * windows
+            if fits and [*call.shape[2:]] == sizes:
+                indices.append(index)
+        return tuple(indices) if len(indices) == len(self.layouts) else ()
+
+    @cached_property
+    def _blocks(self) -> tuple[Call, ...]:
+        """Return the call of each block between the tokens of each window, a copy where the module has another form."""
+        pairs = zip(self.between, self.layouts, strict=True)
+        return tuple(self.calls[index].arranged(layout, self.batch) for index, layout in pairs)
+
+    def grid_in(self, block: int) -> tuple[int, int]:
+        """Return the rows and columns of patches in a block."""
+        return self.layouts[block].grid
+
+    def entered_grid(self, block: int) -> tuple[int, int]:
+        """Return the rows and columns of the patches that enter a block, before it merges any."""
+        (rows, columns), factor = self.grid_in(block), 2 if self.layouts[block].merges else 1
+        return factor * rows, factor * columns
+
+    def stage_name(self, block: int) -> str:
+        """Return the display name of a block's stage, such as " (stage 3)", or "" in a model with one stage."""
+        return f" (stage {self.layouts[block].stage + 1})" if self.layouts[-1].stage else ""
+
+    def within(self, block: int, step: Callable[..., Any], *rows: Tensor) -> Any:
+        """Apply `step`, which gets the rows (B, N) of all windows as a batch: (B * W, M)."""
+        windows = self.layouts[block]
+        results = step(*map(windows.split, rows))
+        return tuple(map(windows.join, results)) if isinstance(results, tuple) else windows.join(results)
+
+    def entering(self, block: int, rows: Tensor) -> Tensor:
+        """Return rows over a block's input tokens. Each of 2 x 2 merged tokens gets a quarter of the sum."""
+        if not self.layouts[block].merges:
+            return rows
+        squares: Tensor = (rows / 4).unflatten(1, self.layouts[block].grid)  # (B, gh, gw)
+        return squares.repeat_interleave(2, 1).repeat_interleave(2, 2).flatten(1)
+
+    def attendable(self, block: int, gradient: Tensor) -> Tensor:
+        """Return a matrix like a block's attention, such as its gradient, 0 for pairs of tokens that a mask separates.
+
+        It has the form of the module's attention, and gets that of `call`.
+        """
+        gradient = self.layouts[block].arranged(gradient, self.batch, columns=True)
+        return gradient.masked_fill(self.call(block).attentions.detach() < SEPARATED, 0.0)
+
+    def matrix_grid(self, block: int) -> tuple[int, int]:
+        """Return the rows and columns of patches of a window."""
+        return self.layouts[block].side
+
+    def matrix_spacing(self, block: int) -> tuple[int, int]:
+        """Return the distance between neighbors in a window of a block, in rows and columns of its grid."""
+        return self.layouts[block].spacing
+
+    def place_of(self, block: int, token: int) -> tuple[int, int]:
+        """Return the window of a token, and the token's row there."""
+        return self.layouts[block].place_of(token)
+
+    def per_image(self, block: int, values: Tensor, token: int | None = None) -> Tensor:
+        """Return the mean of the windows' values over those without padding, or the values of a token's window."""
+        of_windows: Tensor = values.unflatten(0, (self.batch, -1))  # (B * W, H) -> (B, W, H)
+        if token is None:
+            return of_windows[:, self.layouts[block].whole].mean(1)
+        return of_windows[:, self.place_of(block, token)[0]]
+
+    def attention(self, block: int) -> Tensor:
+        """Return the attention matrix of a block: (B, H, N, N), float32; see `SparseAttention`."""
+        return self.probabilities(block).dense()
+
+    def probabilities(self, block: int) -> SparseAttention:
+        """Return the attention of a block as a sparse matrix."""
+        return SparseAttention(self.call(block).attentions, self.layouts[block], partial(self.weights, block=block))
+
+    def row(self, block: int, query: Query = "cls") -> Tensor:
+        """Return the attention from `query` in `block`: (B, H, N); "mean" averages over the patches."""
+        windows = self.layouts[block]
+        rows = self.block(block).propagate(windows.split(self.weights(query, block)))  # (B * W, H, M)
+        return windows.join(rows.mT).mT
+
+    def column(self, block: int, key: Query = "cls") -> Tensor:
+        """Return the attention from each token to `key` in `block`: (B, H, N); "mean" averages over the patches."""
+        windows = self.layouts[block]
+        return windows.join(self.block(block).mix(windows.split(self.weights(key, block))).mT).mT

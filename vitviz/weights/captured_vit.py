@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitviz.errors import VitvizError
+from vitviz.errors import VitvizError, first_line
 from vitviz.extras import extra
+from vitviz.formatting import abbreviate
 from vitviz.images.torchvision_import import import_torchvision
 from vitviz.model.config import AttentionPooling, Norms, ViTConfig
 from vitviz.model.edits import Edits
@@ -22,7 +23,7 @@ from vitviz.model.vit import Pretrained, ViT
 from vitviz.outputs import SEVERAL
 from vitviz.weights.capture import Observer, as_it_is, capture
 from vitviz.weights.captured import Captured, CaptureError
-from vitviz.weights.checks import CONFIG, ConvertError, abbreviate, attach, read_json
+from vitviz.weights.checks import CONFIG, ConvertError, attach, read_json
 from vitviz.weights.objects import about_object, bare, quiet_transformers
 from vitviz.weights.output import INVERSES, inverse_activation, read_output
 from vitviz.weights.parts import LOCK, Parts
@@ -474,7 +475,7 @@ def _source(folder: Path) -> tuple[nn.Module, list[str]]:
     """
     names = read_json(folder / CONFIG).get("architectures") or ["AutoModel"]
     import_torchvision()  # transformers imports torchvision, whose import may fail
-    with extra("convert"):
+    with extra("transformers"):
         import transformers
 
         kind: Any = getattr(transformers, str(names[0]), None) if isinstance(names, list) else None
@@ -484,8 +485,8 @@ def _source(folder: Path) -> tuple[nn.Module, list[str]]:
         with quiet_transformers():
             module, loading = kind.from_pretrained(folder, local_files_only=True, output_loading_info=True)
     except Exception as error:  # the library's own error
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ConvertError(f"Expected a folder that transformers loads, got its error: {line:.200}.") from error
+        line = f"{first_line(error):.200}"
+        raise ConvertError(f"Expected a folder that transformers loads, got its error: {line}.") from error
     others = [name for keys in ("missing_keys", "unexpected_keys", "mismatched_keys") for name in loading.get(keys, ())]
     return module.eval(), list(map(str, others))
 

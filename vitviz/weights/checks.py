@@ -12,7 +12,7 @@ import pathlib
 import re
 import types
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from vitviz.errors import VitvizError
+from vitviz.formatting import abbreviate
 from vitviz.images.decoding import ImageError
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ModelError, ViTConfig
@@ -364,9 +365,3 @@ def check_finite(state: Mapping[str, Tensor], where: str) -> None:
         raise CheckpointError(
             f"Expected finite weights in {where}, got NaN or infinity in {abbreviate(wrong)}. Save another model."
         )
-
-
-def abbreviate(names: Collection[str]) -> str:
-    """Return the first three names, shortened, and how many more there are."""
-    first = ", ".join(f"{name:.120}" for name in list(names)[:3])
-    return first + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from vitviz.formatting import abbreviate
 from vitviz.model.vit import ViT
 from vitviz.weights import checks
 from vitviz.weights.checks import SUFFIXES, CheckpointError, ConvertError, checked_settings
@@ -116,7 +117,7 @@ def _find_state(content: Any, where: str) -> tuple[dict[str, Tensor], tuple[str,
             key: "" if isinstance(value, Tensor) else f" ({type(value).__name__})" for key, value in content.items()
         }
         others = [f"{key!r:.40}{kind}" for key, kind in sorted(kinds.items(), key=lambda item: not item[1])]
-        kind = checks.abbreviate(others) if others else f"an empty {kind}"
+        kind = abbreviate(others) if others else f"an empty {kind}"
     below = f" under {'.'.join(keys)!r}" if keys else ""
     raise CheckpointError(
         f"Expected tensors by name, or a dict of them under {', '.join(NESTS)}, got {kind}{below} in {where}. "
@@ -148,7 +149,7 @@ def _locate(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], str, tuple[s
     prefix = next((each for each in prefixes if _AVERAGE.search(each)), next(iter(prefixes)))
     if len(prefixes) > 1 and not _AVERAGE.search(prefix):
         raise ConvertError(
-            f"Expected the tensors of one model, got several, under {checks.abbreviate(prefixes)}. Save one of them."
+            f"Expected the tensors of one model, got several, under {abbreviate(prefixes)}. Save one of them."
         )
     own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
     known = prefixes[prefix]
@@ -161,14 +162,14 @@ def _locate(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], str, tuple[s
     if rest:
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         raise ConvertError(
-            f"Expected a model alone, got other tensors outside of {prefix!r}: {checks.abbreviate(rest)}. "
+            f"Expected a model alone, got other tensors outside of {prefix!r}: {abbreviate(rest)}. "
             f"{keep_classifier(shapes, rest, prefix)}"
         )
     heads = [name for name in beside if _PROJECTIONS.search(name)]
     notes = ["without the text tower"] if any(not name.startswith("visual.") for name in texts) else []
     notes += ["without the projection head of its training"] if heads else []
     other = [name for name in beside if name not in heads]
-    notes += [f"without {checks.abbreviate(other)}"] if other else []
+    notes += [f"without {abbreviate(other)}"] if other else []
     left_out = {name.removeprefix(prefix) for name in beside}
     return {name: tensor for name, tensor in own.items() if name not in left_out}, prefix, tuple(notes)
 

@@ -302,17 +302,17 @@ def preprocess_timm(cfg: Mapping[str, Any], config: ViTConfig) -> Preprocess:
     common |= {"mean": tuple(cfg["mean"]), "std": tuple(cfg["std"]), "bands": band_names(len(cfg["mean"]))}
     box = math.floor(height / share), math.floor(width / share)
     if mode == "center":
-        crop = Preprocess(mode="crop", resize=box[0] if box[0] == box[1] else box, **common)
-        return crop.with_channels(config.channels)
-    if mode == "squash":
-        squashed = Preprocess(mode="squash", resize=None if share == 1.0 else box, **common)
-        return squashed.with_channels(config.channels)
-    if mode == "border" and share == 1.0:
-        return Preprocess(mode="pad", **common).with_channels(config.channels)
-    raise ConvertError(
-        "Expected crop_mode 'center' or 'squash', or 'border' of the whole image (crop_pct 1), got "
-        f"crop_mode={mode!r} with crop_pct={share} for {height} x {width} pixels. {_ADVICE}"
-    )
+        own = Preprocess(mode="crop", resize=box[0] if box[0] == box[1] else box, **common)
+    elif mode == "squash":
+        own = Preprocess(mode="squash", resize=None if share == 1.0 else box, **common)
+    elif mode == "border" and share == 1.0:
+        own = Preprocess(mode="pad", **common)
+    else:
+        raise ConvertError(
+            "Expected crop_mode 'center' or 'squash', or 'border' of the whole image (crop_pct 1), got "
+            f"crop_mode={mode!r} with crop_pct={share} for {height} x {width} pixels. {_ADVICE}"
+        )
+    return own.with_channels(config.channels)
 
 
 def labels_timm(cfg: Mapping[str, Any], classes: int) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from vitviz.fields import is_whole
+from vitviz.formatting import abbreviate
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained
 from vitviz.weights import naming
-from vitviz.weights.checks import ConvertError, abbreviate
+from vitviz.weights.checks import ConvertError
 from vitviz.weights.naming import NAMINGS, Naming, State
 from vitviz.weights.shapes import Shapes, merge_fields, need_shape, shown_settings
 from vitviz.weights.timm_state import Channels, reorder_channels
@@ -326,11 +327,10 @@ def _find_naming(shapes: Shapes) -> Naming:
         )
     if model:
         raise ConvertError(f"Expected a Vision Transformer, got {model}, which cannot be shown: {reason}.")
-    examples = ", ".join(f"{name:.80}" for name in names[:3])
     raise ConvertError(
         "Expected a Vision Transformer with tensor names of timm, facebookresearch, transformers, OpenCLIP or "
-        f"torchvision, got {len(names)} tensors named {examples}, ...; {closest.library} names for {closest.family} "
-        "are the closest. Rename the tensors, or load the model in memory."
+        f"torchvision, got {len(names)} tensors named {abbreviate(names)}; {closest.library} names for "
+        f"{closest.family} are the closest. Rename the tensors, or load the model in memory."
     )
 
 

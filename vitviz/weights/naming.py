@@ -16,10 +16,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from vitviz.formatting import abbreviate
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.positions import sincos1d_positions
-from vitviz.weights.checks import ConvertError, abbreviate
+from vitviz.weights.checks import ConvertError
 
 State = dict[str, Tensor]
 

@@ -15,7 +15,7 @@ from urllib.parse import urlparse
 import torch
 from torch import nn
 
-from vitviz.errors import VitvizError
+from vitviz.errors import VitvizError, first_line
 from vitviz.extras import extra
 from vitviz.images.datasets import CONNECT_SECONDS, reachable
 from vitviz.images.torchvision_import import import_torchvision
@@ -82,7 +82,7 @@ def check_hub(repository: str) -> None:
         HfApi().model_info(repository, timeout=CONNECT_SECONDS)
     except Exception as error:  # errors of the hub client and the HTTP client share no base class
         raise RemoteError(
-            f"Expected {repository!r} on the Hugging Face hub, got {_first_line(error)}. Check the name."
+            f"Expected {repository!r} on the Hugging Face hub, got {first_line(error)}. Check the name."
         ) from error
 
 
@@ -129,13 +129,9 @@ def fetch(repository: str, patterns: tuple[str, ...], needed: tuple[str, ...]) -
         return Path(snapshot_download(repository, allow_patterns=list(patterns)))
     except Exception as error:  # errors of the hub client, HTTP client and storage share no base class
         raise RemoteError(
-            f"Expected {repository!r} from the Hugging Face hub, got {_first_line(error)}. Check the name; a gated or "
+            f"Expected {repository!r} from the Hugging Face hub, got {first_line(error)}. Check the name; a gated or "
             "private model needs `hf auth login` first."
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].removeprefix("Got: ")
 
 
 def _unreachable(model: str, host: str, reason: str = "") -> RemoteError:
@@ -293,7 +289,7 @@ def _build_torchvision(name: str, *, empty: bool = False, any_model: bool = Fals
         state = torch.hub.load_state_dict_from_url(weights.url, check_hash=True, weights_only=True, map_location="cpu")
     except Exception as error:  # a network error, a wrong hash, or a damaged file
         raise RemoteError(
-            f"Expected torchvision:{name} from {address.hostname} or in {str(path)!r}, got {_first_line(error)}. If "
+            f"Expected torchvision:{name} from {address.hostname} or in {str(path)!r}, got {first_line(error)}. If "
             "that file exists, remove it and try again."
         ) from error
     model = models.get_model(architecture, **settings)

@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitviz.extras import MissingExtraError
+from vitviz.errors import first_line
+from vitviz.extras import extra
 from vitviz.images.torchvision_import import import_torchvision
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.outputs import SEVERAL, SINGLE
@@ -86,10 +87,8 @@ def load_text_tower(source: str) -> TextTower:
         RemoteError: if the model is neither cached nor reachable.
     """
     import_torchvision()  # transformers imports torchvision, whose import may fail
-    try:
+    with extra("transformers"):
         import transformers
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("Expected the package transformers, got none. Run pip install transformers.") from error
     folder = _folder(source)
     if not has_text_tower(read_json(folder / CONFIG)):
         raise ConvertError(
@@ -100,9 +99,9 @@ def load_text_tower(source: str) -> TextTower:
         model = transformers.AutoModel.from_pretrained(folder, local_files_only=True).float()
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, ImportError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ConvertError(
-            f"Expected a text tower and a tokenizer in {source!r}, got an error: {reason}. Add the tokenizer's files."
+            f"Expected a text tower and a tokenizer in {source!r}, got an error: {first_line(error)}. Add the "
+            "tokenizer's files."
         ) from error
     return TextTower(model.eval(), tokenizer)
 

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from vitviz.fields import is_whole, matches_type
+from vitviz.formatting import abbreviate
 from vitviz.images.bands import MAX_BANDS, RGB, band_names
 from vitviz.images.preprocess import Interpolation, Mode, Preprocess
 from vitviz.model.config import ViTConfig
@@ -33,10 +34,11 @@ from vitviz.weights.from_transformers import (
     read_settings,
 )
 from vitviz.weights.infer import Reference
+from vitviz.weights.naming import CONVENTIONS
 
-_HALF = {"image_mean": (0.5,) * 3, "image_std": (0.5,) * 3}
-_IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
-_OPENAI = {"image_mean": (0.48145466, 0.4578275, 0.40821073), "image_std": (0.26862954, 0.26130258, 0.27577711)}
+_IMAGENET, _OPENAI, _HALF = (
+    {"image_mean": CONVENTIONS[name].mean, "image_std": CONVENTIONS[name].std} for name in ("imagenet", "clip", "half")
+)
 _ALL = {"do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, "do_center_crop": False}
 _CUT = _ALL | {"resample": 3, "do_center_crop": True, "crop_size": 224}
 # Defaults of transformers' image processors, by the name before "ImageProcessor".
@@ -59,28 +61,16 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     "Vivit": _CUT | _HALF | {"resample": 2, "size": {"shortest_edge": 256}, "rescale_factor": 1 / 127.5},
     "Yolos": _ALL | _IMAGENET | {"resample": 2, "size": {"shortest_edge": 800, "longest_edge": 1333}},
 }
+# Processors whose input keeps the shape of the photograph -> its mode, and the setting with its side.
+_EDGES: dict[str, tuple[Mode, str]] = {"Sam": ("pad", "longest_edge"), "Yolos": ("native", "shortest_edge")}
 _SHORTER = {"CLIP", "ChineseCLIP", "Bit"}  # one number as the size is the shorter side; elsewhere, a square's side
-_USUAL = {
-    family: kind
-    for kind, families in {
-        "ViT": "vit ijepa swin swinv2 vitdet",
-        "CLIP": "clip metaclip chinese altclip mlcd aimv2",
-        "Beit": "beit data2vec-vision",
-        "DeiT": "deit",
-        "Bit": "dinov2 hiera",
-        "MobileViT": "mobilevit",
-        "DINOv3ViT": "dinov3",
-        "Siglip": "siglip",
-        "Siglip2": "siglip2",
-        "Tipsv2": "tipsv2",
-        "DPT": "dpt",
-        "Blip": "blip",
-        "Yolos": "yolos",
-        "Sam": "sam",
-        "VideoMAE": "videomae",
-        "Vivit": "vivit",
-    }.items()
-    for family in families.split()
+# First part of a `model_type` -> the usual processor of these models, which mostly has the same name.
+_USUAL = {kind.lower(): kind for kind in PROCESSORS} | {
+    **dict.fromkeys(("ijepa", "swin", "swinv2", "vitdet"), "ViT"),
+    **dict.fromkeys(("metaclip", "chinese", "altclip", "mlcd", "aimv2"), "CLIP"),
+    **dict.fromkeys(("dinov2", "hiera"), "Bit"),
+    "data2vec-vision": "Beit",
+    "dinov3": "DINOv3ViT",
 }
 # Settings of a family's published models that differ from the defaults of their processor.
 _PUBLISHED: dict[str, dict[str, Any]] = {
@@ -231,7 +221,7 @@ def _sharded(index: Path) -> dict[str, Tensor]:
         part = _load(index.parent / name)
         if wrong := sorted(set(part) ^ {tensor for tensor, file in files.items() if file == name}):
             raise ConvertError(
-                f"Expected {name} to hold the tensors that {index.name} lists, got differences: {', '.join(wrong[:3])}."
+                f"Expected {name} to hold the tensors that {index.name} lists, got differences: {abbreviate(wrong)}."
             )
         tensors |= part
     return tensors
@@ -284,12 +274,9 @@ def preprocess_transformers(settings: Mapping[str, Any], preprocessor: Mapping[s
     if kind == "Siglip2":
         mode, shorter = "native", None
         height = width = math.isqrt(max(1, checked.typed("max_num_patches", int))) * checked.square("patch_size")
-    elif kind == "Sam":
-        mode, shorter = "pad", None
-        height = width = TypedSettings(checked.typed("size", dict), "Preprocessing", {}).typed("longest_edge", int)
-    elif kind == "Yolos":
-        mode, shorter = "native", None
-        height = width = TypedSettings(checked.typed("size", dict), "Preprocessing", {}).typed("shortest_edge", int)
+    elif kind in _EDGES:
+        (mode, edge), shorter = _EDGES[kind], None
+        height = width = TypedSettings(checked.typed("size", dict), "Preprocessing", {}).typed(edge, int)
     else:
         shorter, (height, width) = _size(checked, kind, crop)
     tower = settings.get("vision_config_dict") or settings.get("vision_config") or settings

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vitviz.errors import first_line
 from vitviz.model.config import ViTConfig
 from vitviz.model.ops import Ops
 from vitviz.model.vit import ViT
@@ -79,8 +80,8 @@ def verified(model: ViT, source: nn.Module) -> ViT:
 
 
 def _failed(what: str, error: Exception) -> VerifyError:
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-    return VerifyError(f"Expected a model to compare with, got one that {what}: {line:.200}. Check the model.")
+    line = f"{first_line(error):.200}"
+    return VerifyError(f"Expected a model to compare with, got one that {what}: {line}. Check the model.")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from vitviz.fields import check_arguments
+from vitviz.formatting import abbreviate
 from vitviz.model.vit import ViT
 from vitviz.outputs import ProblemType
 from vitviz.resources import DEFAULT as DEFAULT  # imported from here by other modules
@@ -17,7 +18,7 @@ from vitviz.settings import read
 from vitviz.weights import adapters
 from vitviz.weights.captured_vit import load_transformers, open_captured
 from vitviz.weights.checkpoint import load_folder, read_config, read_method
-from vitviz.weights.checks import CONFIG, OLD_WEIGHTS, SUFFIXES, WEIGHTS, CheckpointError, abbreviate, read_json
+from vitviz.weights.checks import CONFIG, OLD_WEIGHTS, SUFFIXES, WEIGHTS, CheckpointError, read_json
 from vitviz.weights.files import load_file
 from vitviz.weights.given import Labels, describe_model
 from vitviz.weights.infer import Reference
