@@ -20,8 +20,9 @@ from vitviz.analysis.interventions import Change, change_of
 from vitviz.analysis.logit_lens import check_one_image
 from vitviz.analysis.tokens import token_norms
 from vitviz.attribution.target_specs import Contrast, TargetLike, resolve_target
+from vitviz.attribution.values import output_map
 from vitviz.formatting import percent, short_repr
-from vitviz.model.layers import Block, LayerScale
+from vitviz.model.layers import Block
 from vitviz.model.registers import Neuron, find_neurons, norm_outliers, without_neurons
 from vitviz.model.trace import AttentionTrace, Trace
 from vitviz.model.tracing import project_part
@@ -193,9 +194,7 @@ def _written(model: ViT, trace: Trace, block: int, read: Tensor) -> NDArray[np.f
 
 def _value_norms(layer: Block, values: Tensor) -> Tensor:
     """Return the norms of values after the output projection: (H, N, d) -> (H, N)."""
-    weight = layer.attn.proj.weight  # (D, H * d)
-    weight = weight * layer.ls1.gamma[:, None] if isinstance(layer.ls1, LayerScale) else weight
-    of_heads = weight.unflatten(1, (len(values), -1)).transpose(0, 1)  # (H, D, d)
+    of_heads = output_map(layer).to(values).unflatten(1, (len(values), -1)).transpose(0, 1)  # (H, D, d)
     grams = of_heads.mT @ of_heads  # (H, d, d)
     norms: Tensor = ((values @ grams) * values).sum(-1).clamp_min(0).sqrt()
     return norms

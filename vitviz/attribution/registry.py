@@ -1,7 +1,7 @@
 """List all attribution methods by name, and run them."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,6 +34,18 @@ def default_methods(model: ViT) -> tuple[str, ...]:
     """
     best = model.pretrained.method if model.pretrained else ""
     return (*([best] if best in METHODS else []), DEFAULT, WITHOUT_CLASS)
+
+
+def methods_named(names: str | Iterable[str]) -> list[str]:
+    """Return the names of methods, or one name, each once and in this order.
+
+    Raises:
+        ExplainError: if a method does not exist.
+    """
+    unique = [*dict.fromkeys([names] if isinstance(names, str) else names)]
+    for name in unique:
+        method_named(name)
+    return unique
 
 
 def method_named(name: str | Method) -> Method:

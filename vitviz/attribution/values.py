@@ -64,7 +64,7 @@ def head_products(block: Block, stream: Tensor) -> Tensor:
     attn = block.attn
     values = project_part(attn, block.enter(stream), parts=slice(2, 3))[0]  # (B, H, N, d)
     values = double(values).transpose(1, 2)  # (B, N, H, d)
-    out = _output_map(block)  # (D, H * d)
+    out = output_map(block)  # (D, H * d)
     between = (out.T @ out).unflatten(0, (attn.heads, -1))  # (H * d, D) @ (D, H * d) -> (H, d, H * d)
     products = [
         ((values[:, :, head] @ between[head]).unflatten(2, (attn.heads, -1)) * values).sum(3)  # (B, N, H)
@@ -77,7 +77,7 @@ def head_products(block: Block, stream: Tensor) -> Tensor:
     return weight.T @ stacked @ weight
 
 
-def _output_map(block: Block) -> Tensor:
+def output_map(block: Block) -> Tensor:
     """Return the linear map from the heads' outputs to the residual stream, (D, H * d), in float64."""
     out, inner, outer = double(block.attn.proj.weight), block.attn.norm, block.norm1
     if isinstance(inner, nn.LayerNorm | nn.RMSNorm):

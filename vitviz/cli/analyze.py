@@ -20,6 +20,7 @@ PLURALS = {"probability": "probabilities", "logit": "logits", "cosine": "cosines
 
 if TYPE_CHECKING:
     from vitviz.analysis.head_statistics import HeadStatistics
+    from vitviz.evaluation.standings import Standings
     from vitviz.evaluation.table import Evaluation
     from vitviz.explorer import Explorer
 
@@ -185,14 +186,8 @@ def evaluate(args: Args) -> None:
     evaluation = measure(explorer.model, args.data, methods, limit=args.limit, out=out, **settings)
     if processes()[0] > 0:
         return  # under torchrun all processes have the table, and only the first prints it
-    if args.json:
-        preprocess = explorer.preprocess
-        record: dict[str, Any] = {"summary": evaluation.describe(), "methods": _methods(evaluation)}
-        record["left_out"] = dict(evaluation.left_out)
-        data = {"folder": args.data, "images": evaluation.images}
-        shared.print_json(args, (preprocess.height, preprocess.width), data=data, **record)
-    else:
-        print(evaluation.table())
+    rows = [{"method": row.method, **row.means, "errors": dict(row.errors)} for row in evaluation.rows]
+    _print_ranking(args, explorer, evaluation, evaluation.images, rows)
     if output:
         text = evaluation.csv() if output.suffix.lower() == ".csv" else evaluation.markdown()
         write(output, text + "\n")
@@ -237,14 +232,8 @@ def arena(args: Args) -> None:
         write(path.with_suffix(".csv"), result.csv() + "\n")
         save(draw(result), path.with_suffix(".png"))
         shared.note(args, f"{path.stem}.jsonl, .json, .md, .csv, .png -> {folder}")
-    if args.json:
-        preprocess = explorer.preprocess
-        rows_of = [{"method": row.method, "low": row.low, "high": row.high, **row.numbers} for row in result.rows]
-        record = {"summary": result.describe(), "methods": rows_of, "left_out": dict(result.left_out)}
-        data = {"folder": args.data, "images": result.photographs}
-        shared.print_json(args, (preprocess.height, preprocess.width), data=data, **record)
-    else:
-        print(result.table())
+    methods = [{"method": row.method, "low": row.low, "high": row.high, **row.numbers} for row in result.rows]
+    _print_ranking(args, explorer, result, result.photographs, methods)
 
 
 def _measuring(args: Args, methods: str | Sequence[str]) -> tuple[Explorer, dict[str, Any]]:
@@ -268,6 +257,13 @@ def _method_settings(texts: tuple[str, ...], methods: str | Sequence[str]) -> di
     return options
 
 
-def _methods(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Return the JSON entries of all methods, best first."""
-    return [{"method": row.method, **row.means, "errors": dict(row.errors)} for row in evaluation.rows]
+def _print_ranking(
+    args: Args, explorer: Explorer, result: Evaluation | Standings, images: int, methods: list[dict[str, Any]]
+) -> None:
+    """Print a ranking of methods as a table, or as JSON with these entries of the methods, best first."""
+    if not args.json:
+        print(result.table())
+        return
+    record = {"summary": result.describe(), "methods": methods, "left_out": dict(result.left_out)}
+    size = explorer.preprocess.height, explorer.preprocess.width
+    shared.print_json(args, size, data={"folder": args.data, "images": images}, **record)

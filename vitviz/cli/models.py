@@ -96,8 +96,7 @@ def validate(args: Args) -> None:
         from vitviz.draw.figures.layouts import layout
 
         with layout(args.width or "page"):
-            figure = confusion(counts, labels, title=accuracy.model, fit=args.width is not None)
-        save(figure, output)
+            save(confusion(counts, labels, title=accuracy.model, fit=args.width is not None), output)
     lines = [f"{count:>7,}  {true} predicted as {predicted}" for true, predicted, count in mistakes]
     shared.note(args, "\n".join(["", *lines, f"-> {output}"]))
 
@@ -144,8 +143,7 @@ def _validate_sizes(args: Args) -> None:
         from vitviz.draw.figures.sizes import accuracy_by_size
 
         with layout(args.width or "page"):
-            figure = accuracy_by_size(results, own=max(own.height, own.width))
-        save(figure, output)
+            save(accuracy_by_size(results, own=max(own.height, own.width)), output)
         shared.note(args, f"-> {output}")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from vitviz.analysis.interventions import Drop
 from vitviz.attribution.inputs import SLOW
-from vitviz.attribution.registry import METHODS, method_named
+from vitviz.attribution.registry import METHODS, methods_named
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.faithfulness import RANDOM, SEED, STEPS
 from vitviz.evaluation.photographs import Aim, Photographs, open_photographs, predicted
@@ -79,19 +79,13 @@ def arena(
         EvaluationError, WritingError, DataError, ExplainError: as for `evaluate`.
     """
     strict = methods is not None
-    names = (
-        [name for name, method in METHODS.items() if not method.slow]
-        if methods is None
-        else [*dict.fromkeys([methods] if isinstance(methods, str) else methods)]
-    )
-    for name in names:
-        method_named(name)
-    settings = {"steps": steps if isinstance(steps, int) else [float(step) for step in steps], "random": random}
-    all_photos = open_photographs(model, Path(folder), target, baseline, options, **settings, seed=seed)
+    slow = [name for name, method in METHODS.items() if method.slow]
+    names = methods_named([name for name in METHODS if name not in slow] if methods is None else methods)
+    all_photos = open_photographs(model, Path(folder), target, baseline, options, steps=steps, random=random, seed=seed)
     photos = all_photos.first(limit)
     stages, left_out = _stages(all_photos, photos, limit)
     if not strict:
-        left_out |= {name: TOO_SLOW.format(SLOW) for name, method in METHODS.items() if method.slow}
+        left_out |= dict.fromkeys(slow, TOO_SLOW.format(SLOW))
     records = run(model, stages, names, photos.settings, out=out, strict=strict, progress=progress)
     images = {measure.task: [*stage.keys] for stage in stages for measure in stage.measures}
     return standings(names, images, records, photos.settings, left_out)

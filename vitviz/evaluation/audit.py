@@ -25,7 +25,7 @@ from torch import Tensor
 
 from vitviz.analysis.pca_basis import fit_pca
 from vitviz.attribution.baselines import gaussian
-from vitviz.attribution.registry import attribute, method_named
+from vitviz.attribution.registry import attribute, methods_named
 from vitviz.evaluation import EvaluationError, check_classifies
 from vitviz.evaluation.audit_table import GRAY, MAX_COVERED, MIN_COVERED, PARTS, Audit
 from vitviz.evaluation.localization import Mask
@@ -121,14 +121,12 @@ def _checked(
 ) -> tuple[Pretrained, tuple[str, ...]]:
     """Check the arguments of `audit`, and return the metadata of the model and the names of the methods."""
     about = check_classifies(model)
-    names = tuple(dict.fromkeys([methods] if isinstance(methods, str) else methods))
+    names = tuple(methods_named(methods))
     if not names or sets < 0 or (limit is not None and limit < 1):
         raise EvaluationError(
             f"Expected at least one method, sets of at least 0 and a limit of at least 1, got {names}, {sets} and "
             f"{limit}. Change them."
         )
-    for name in names:
-        method_named(name)
     if not model.removes_patches:
         raise EvaluationError(
             "Expected a model that can run without some patches, got one with windows or a captured module. To test a "

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from vitviz.analysis.head_statistics import head_statistics
 from vitviz.attribution.registry import DEFAULT, attribute
+from vitviz.attribution.values import output_map
 from vitviz.evaluation import EvaluationError, check_classifies
 from vitviz.evaluation.records import Record as Row
 from vitviz.evaluation.runs import Maps, Measure, Stage, Subject, run
@@ -371,9 +372,6 @@ def _added(model: ViT) -> Tensor:
     """
     roots = []
     for block in model.blocks:
-        weight = block.attn.proj.weight.detach().cpu().double()  # (D, H d)
-        scale = getattr(block.ls1, "gamma", None)
-        weight = weight if scale is None else weight * scale.detach().cpu().double()[:, None]
-        parts = weight.unflatten(1, (model.config.heads, -1)).permute(1, 0, 2)  # (H, D, d)
+        parts = output_map(block).detach().cpu().unflatten(1, (model.config.heads, -1)).permute(1, 0, 2)  # (H, D, d)
         roots.append(torch.linalg.qr(parts).R.mT)
     return torch.stack(roots)

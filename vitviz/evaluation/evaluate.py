@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vitviz.analysis.interventions import Drop
-from vitviz.attribution.registry import METHODS, method_named
+from vitviz.attribution.registry import METHODS, methods_named
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.faithfulness import RANDOM, SEED, STEPS, faithfulness
 from vitviz.evaluation.photographs import Aim, open_photographs
@@ -69,11 +69,8 @@ def evaluate(
         ExplainError: if a method does not exist, or a named method does not support this model.
     """
     strict = methods != "all"
-    names = list(METHODS) if not strict else list(dict.fromkeys([methods] if isinstance(methods, str) else methods))
-    for name in names:
-        method_named(name)
-    settings = {"steps": steps if isinstance(steps, int) else [float(step) for step in steps], "random": random}
-    found = open_photographs(model, Path(folder), target, baseline, options, **settings, seed=seed)
+    names = methods_named(methods if strict else METHODS)
+    found = open_photographs(model, Path(folder), target, baseline, options, steps=steps, random=random, seed=seed)
     photos = found.first(limit)
     stage = photos.stage([removal(photos.settings)])
     records = run(model, [stage], names, photos.settings, out=out, strict=strict, progress=progress)

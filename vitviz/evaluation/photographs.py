@@ -65,13 +65,18 @@ class Photographs:
             by_class.setdefault(label, []).append(path)
         return replace(self, files=spread(by_class, limit))
 
+    def subject(self, key: str, images: Tensor, target: int, **facts: Any) -> Subject:
+        """Return an image of this run; `facts` are further fields of `Subject`, by default of the same model."""
+        facts = {"model": self.model, "options": self.settings["options"], **facts}
+        return Subject(key=key, images=images, target=target, **facts)
+
     def stage(self, measures: Sequence[Measure]) -> Stage:
         """Return the stage of these photographs."""
 
         def subjects(keys: Sequence[str]) -> Iterator[Subject]:
             for key, (images, label) in zip(keys, self.pixels(keys), strict=True):
                 target = label if self.target == "true" else predicted(self.model, images)
-                yield Subject(key=key, model=self.model, images=images, target=target, options=self.settings["options"])
+                yield self.subject(key, images, target)
 
         return Stage(keys=self.keys, subjects=subjects, measures=measures)
 
@@ -88,7 +93,10 @@ def open_photographs(
     target: Aim | None,
     baseline: Drop | None,
     options: Mapping[str, Mapping[str, Any]] | None,
-    **choice: Any,
+    *,
+    steps: int | Sequence[float],
+    random: int,
+    seed: int,
 ) -> Photographs:
     """Find all photographs of a folder, and collect the settings of a run.
 
@@ -98,7 +106,7 @@ def open_photographs(
         target: the class to explain; by default "true" if there are photographs in subfolders.
         baseline: replacement of removed patches; by default the usual one of the model.
         options: options of methods by name.
-        choice: further settings on which rows depend, with a seed.
+        steps, random, seed: further settings on which rows depend.
 
     Raises:
         EvaluationError: if the model has no classes, the seed is invalid, or a setting cannot be written to a file.
@@ -108,9 +116,11 @@ def open_photographs(
     if target not in (None, *get_args(Aim)):
         raise EvaluationError(f"Expected target as true or predicted, got {target!r}. Choose one.")
     files, target = _find(folder, check_classifies(model), target)
-    if not 0 <= choice["seed"] < 2**32:
-        raise EvaluationError(f"Expected a seed from 0 to {2**32 - 1}, got {choice['seed']}. Change it.")
-    choice = {"target": target, "baseline": baseline or usual_baseline(model), **choice}
+    if not 0 <= seed < 2**32:
+        raise EvaluationError(f"Expected a seed from 0 to {2**32 - 1}, got {seed}. Change it.")
+    shares = steps if isinstance(steps, int) else [*map(float, steps)]
+    choice: dict[str, Any] = {"target": target, "baseline": baseline or usual_baseline(model)}
+    choice |= {"steps": shares, "random": random, "seed": seed}
     return Photographs(model, folder, spread(files, None), target, _settings(model, choice, options or {}))
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from vitviz.analysis.interventions import Drop
 from vitviz.attribution.registry import DEFAULT, score_patches, untouched
 from vitviz.attribution.target_specs import TargetLike, reads_features, resolve_target
+from vitviz.attribution.targets import Target
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.faithfulness import Floats, Maps, flat_maps, random_orders, rank_patches, target_of_images
 from vitviz.evaluation.masking import MaskedModel, usual_baseline
@@ -66,8 +67,7 @@ def sensitivity_n(
     Raises:
         EvaluationError, AnalysisError: as for `faithfulness`, or for sizes that leave no patch visible.
     """
-    features = reads_features(model, target)
-    masked = MaskedModel(model, images, baseline, features=features)
+    masked, whole, targets = _whole_images(model, images, target, baseline)
     scores, image = flat_maps(maps, masked)  # (M, n), (M,)
     most, batch = masked.patches - masked.least, len(masked.images)
     if sizes is None:
@@ -80,15 +80,22 @@ def sensitivity_n(
             f"{samples}. Try the defaults."
         )
     removed = torch.cat([random_sets(masked.patches, size, samples, seed + size) for size in chosen])  # (Z samples, n)
-    whole = masked.unmasked()  # (B, C) or (B, F)
-    targets = resolve_target(model, None if features else whole, target, batch=batch)
-    assert targets is not None  # MaskedModel checked that there is a classifier
     image_of = torch.arange(batch).repeat_interleave(len(removed))
     outputs = masked.outputs(~removed.repeat(batch, 1), image_of)  # (B * Z * samples, C) or (..., F)
     drops = targets.score(whole)[image_of] - targets.repeat(len(removed)).score(outputs)
     drops = drops.unflatten(0, (batch, len(chosen), samples))  # (B, Z, samples)
     sums = (scores @ removed.double().T).unflatten(1, (len(chosen), samples))  # (M, n) @ (n, ...) -> (M, Z, samples)
     return SensitivityN(sizes=chosen, correlations=pearson(sums, drops[image]).numpy())
+
+
+def _whole_images(model: ViT, images: Tensor, target: TargetLike, baseline: Drop) -> tuple[MaskedModel, Tensor, Target]:
+    """Return the masked model, its outputs for the whole images, (B, C) or (B, F), and the target."""
+    features = reads_features(model, target)
+    masked = MaskedModel(model, images, baseline, features=features)
+    whole = masked.unmasked()
+    targets = resolve_target(model, None if features else whole, target, batch=len(masked.images))
+    assert targets is not None  # MaskedModel checked that there is a classifier
+    return masked, whole, targets
 
 
 def random_sets(patches: int, size: int, count: int, seed: int) -> Tensor:
@@ -120,16 +127,12 @@ def order_consistency(
     Raises:
         EvaluationError, AnalysisError: as for `faithfulness`, or for another number of groups.
     """
-    features = reads_features(model, target)
-    masked = MaskedModel(model, images, baseline or usual_baseline(model), features=features)
+    masked, whole, targets = _whole_images(model, images, target, baseline or usual_baseline(model))
     scores, image = flat_maps(maps, masked)  # (M, n), (M,)
     if not 2 <= groups <= masked.patches:
         raise EvaluationError(f"Expected from 2 to {masked.patches} groups, got {groups}. Try {GROUPS}.")
     parts = rank_patches(scores, seed).tensor_split(groups, dim=1)  # groups x (M, patches)
     removed = torch.stack([torch.zeros_like(scores).scatter(1, part, 1.0) for part in parts], dim=1)  # (M, groups, n)
-    whole = masked.unmasked()  # (B, C) or (B, F)
-    targets = resolve_target(model, None if features else whole, target, batch=len(masked.images))
-    assert targets is not None  # MaskedModel checked that there is a classifier
     of = image.repeat_interleave(groups)
     outputs = masked.outputs(~removed.flatten(0, 1).bool(), of)  # (M * groups, C)
     readings = targets.select(of).reading(outputs)

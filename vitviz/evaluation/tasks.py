@@ -95,10 +95,8 @@ def mosaics(photos: Photographs, classes: Sequence[int]) -> Stage:
             images, evidence = compose(model, first, second, quarter)
             without, _ = compose(model, second, second, quarter)
             shown, hidden = (_probability(model, each, target) for each in (images, without))
-            kept, options = shown >= MIN_PROBABILITY and hidden <= shown / 2, photos.settings["options"]
-            yield Subject(
-                key=key, model=model, images=images, target=target, evidence=evidence, kept=kept, options=options
-            )
+            kept = shown >= MIN_PROBABILITY and hidden <= shown / 2
+            yield photos.subject(key, images, target, evidence=evidence, kept=kept)
 
     return Stage(keys=[*pairs], subjects=subjects, measures=[_localization(MOSAICS)])
 
@@ -183,8 +181,7 @@ def marked_photographs(probes: LinearProbes, kind: str, limit: int) -> Stage:
         for key, (images, _) in zip(keys, photos.pixels(keys), strict=True):
             pixels, evidence = probes.marked(kind, key, images)
             kept = predicted(model, pixels) == 1 and predicted(model, images) == 0
-            options = photos.settings["options"]
-            yield Subject(key=key, model=model, images=pixels, target=1, evidence=evidence, kept=kept, options=options)
+            yield photos.subject(key, pixels, 1, model=model, evidence=evidence, kept=kept)
 
     return Stage(keys=keys, subjects=subjects, measures=[_localization(kind)])
 
@@ -196,13 +193,10 @@ def hand_set_pictures(photos: Photographs) -> Stage:
     def subjects(keys: Sequence[str]) -> Iterator[Subject]:
         for key in keys:
             images, evidence = picture(seeded(seed, HAND_SET, key))
-            yield Subject(
-                key=key, model=model, images=images, target=0, evidence=evidence, options=photos.settings["options"]
-            )
+            yield photos.subject(key, images, 0, model=model, evidence=evidence)
 
-    return Stage(
-        keys=[str(index) for index in range(HAND_SET_PICTURES)], subjects=subjects, measures=[_localization(HAND_SET)]
-    )
+    keys = [*map(str, range(HAND_SET_PICTURES))]
+    return Stage(keys=keys, subjects=subjects, measures=[_localization(HAND_SET)])
 
 
 def _localization(task: str) -> Measure:
