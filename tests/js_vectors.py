@@ -52,7 +52,6 @@ from vitviz.web.choices import choices, in_browser
 from vitviz.web.first_view import sentence
 from vitviz.web.languages import LANGUAGES
 from vitviz.web.payload import Dtype, block_bytes, descriptor_bytes, rollout_bytes
-from vitviz.web.scene import fitted
 from vitviz.weights import zoo
 from vitviz.weights.checks import CONFIG
 
@@ -263,14 +262,15 @@ def rollout_calls() -> Iterator[Call]:
         means = {"Row": rollout_scores(trace, "mean", **options)[0].numpy(), "Column": matrix[:, prefix:].mean(1)}
         for kind, mean in means.items():
             empty = np.full(len(mean), 77, np.float32)
-            yield call(f"web/compute/rollout.rolloutMean{kind}", [page, empty], None, limit, written={1: mean})
+            patches = [prefix, {"Row": count, "Column": matrix.shape[1]}[kind]]
+            yield call(f"web/compute/rollout.rollout{kind}", [page, patches, empty], None, limit, written={2: mean})
         shares = sent.astype(np.float64) / sent.sum(1, dtype=np.float64, keepdims=True)
         for token in (0, prefix, 23, count - 1):
-            row = rollout_scores(trace, token, **options)[0].numpy()
+            row, one = rollout_scores(trace, token, **options)[0].numpy(), [token, token + 1]
             for expected, atol in ((row, limit), (shares[token], 1e-7)):  # only shares sum to exactly 1
-                yield call("web/compute/rollout.rolloutRow", [page, token, out], None, atol, written={2: expected})
+                yield call("web/compute/rollout.rolloutRow", [page, one, out], None, atol, written={2: expected})
             column = {2: matrix[:, token]}
-            yield call("web/compute/rollout.rolloutColumn", [page, token, out_column], None, limit, written=column)
+            yield call("web/compute/rollout.rolloutColumn", [page, one, out_column], None, limit, written=column)
 
 
 def similarity_calls() -> Iterator[Call]:
@@ -346,8 +346,6 @@ def geometry_calls() -> Iterator[Call]:
             yield call("web/compute/geometry.patchBox", [page, *patch, PATCHES], geometry.patch_box(*patch, PATCHES))
         for x, y in points(geometry):
             yield call("web/compute/geometry.patchAt", [page, x, y, PATCHES], geometry.patch_at(x, y, PATCHES))
-    small, expected = fitted(photograph(*geometry.image), geometry, 47)
-    yield call("web/compute/geometry.scaled", [page, *small.size], plain(expected))
     tokens: dict[Any, int] = {"cls": 0, "register 2": 3, "mean": -1, "register 3": -1}
     for query, token in {**tokens, (0, 0): 4, (2, 6): 24, (1, 2): 13, (3, 0): -1, (0, 7): -1}.items():
         yield call("web/compute/geometry.tokenOf", [query, PREFIX, PATCHES], token)
@@ -381,11 +379,10 @@ def statistic_calls() -> Iterator[Call]:
 
     kinds = np.array([1, 3, 2, 2], np.uint8)
     yield call("web/compute/statistics.prefixKinds", [PREFIX], kinds)
-    wall = np.concatenate([row[::-1], row])  # two heads
-    for values, query, start in ((row, 9, 0), (row, 0, 0), (wall, 9, count), (row, -1, 0)):
+    for query in (9, 0, -1):
         masses = [patches.sum(), exact[0], exact[2] + exact[3], exact[1], exact[query] if query >= 0 else np.nan]
-        args = [values, count, kinds, query, np.full(5, 77.0), start]
-        yield call("web/compute/statistics.masses", args, None, atol=1e-12, written={4: np.array(masses)})
+        args = [row, kinds, query, np.full(5, 77.0)]
+        yield call("web/compute/statistics.masses", args, None, atol=1e-12, written={3: np.array(masses)})
 
     for k, signed in product((1, 5, 12, 99), (False, True)):
         values = row - np.float32(0.05 if signed else 0.0)

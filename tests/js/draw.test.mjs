@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { fit, patchEdges } from '../../vitviz/web/compute/geometry.js';
+import { patchEdges } from '../../vitviz/web/compute/geometry.js';
 import { chart, roundNumbers } from '../../vitviz/web/draw/charts.js';
 import { packed, scaleOver, shades } from '../../vitviz/web/draw/color.js';
 import { Heat } from '../../vitviz/web/draw/heat.js';
 import { overlay } from './picture.js';
 import { generator } from './random.mjs';
-import { VECTORS, near } from './vectors.mjs';
+import { VECTORS } from './vectors.mjs';
 
 const COLORS = VECTORS.viridis; // (256, 3)
 const TABLE = packed(COLORS);
@@ -29,17 +29,6 @@ test('axes have round numbers, whole ones for layers, and a long title fits', ()
   assert.match(svg, /vv-chart-title" x="0" y="14" textLength="300"/);
   assert.deepEqual([...svg.matchAll(/y="\d+" text-anchor="[a-z]+"\s*>([\d.]+)</g)].map(([, number]) => number),
     ['5', '10']);
-});
-
-test('the photograph is centered and as large as fits', () => {
-  for (const box of [[10, 20, 410, 220], [0, 0, 100, 900]]) {
-    const image = [300, 200];
-    const { left, top, width, height, scale } = fit(image, box);
-    const [right, bottom] = [box[2] - left - width, box[3] - top - height];
-    near([width / height, left - box[0], top - box[1], Math.min(left - box[0], top - box[1])],
-      [300 / 200, right, bottom, 0], 1e-9);
-    near([width, height], [300 * scale, 200 * scale], 1e-9);
-  }
 });
 
 test('invalid input is refused', () => {

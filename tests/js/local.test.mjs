@@ -19,9 +19,9 @@ function summing() {
   const ran = [];
   const run = async (graph, part, { tokens, pixels }) => {
     ran.push(graph);
-    if (graph === 'embed') return { tokens: { data: new Float32Array(2 * (1 + pixels[0].length / 3)).fill(0.5) } };
-    if (graph === 'block') return { out: { data: tokens[0] } };
-    return { logits: { data: Float32Array.of(tokens[0].reduce((sum, value) => sum + value, 0)) } };
+    if (graph === 'embed') return { tokens: new Float32Array(2 * (1 + pixels[0].length / 3)).fill(0.5) };
+    if (graph === 'block') return { out: tokens[0] };
+    return { logits: Float32Array.of(tokens[0].reduce((sum, value) => sum + value, 0)) };
   };
   const model = new Model({ about: ABOUT, run });
   const tokens = Float32Array.from({ length: 14 }, (_, i) => i);

@@ -59,10 +59,3 @@ export function descriptorsFile(vectors, { tokens, prefix, grid }, index) {
 export function rolloutFile(matrix, { tokens, prefix, grid }, start) {
   return file('VVR1', { heads: 1, tokens, width: tokens, block: start, prefix, grid }, [matrix]);
 }
-
-/** Encode bytes in base64. @param {Uint8Array} bytes */
-export function encoded(bytes) {
-  let text = '';
-  for (let i = 0; i < bytes.length; i += 4096) text += String.fromCharCode(...bytes.subarray(i, i + 4096));
-  return btoa(text);
-}

@@ -3,7 +3,6 @@
 import { unpack, widen } from '../../web/compute/half.js';
 
 /** @typedef {import('../../web/compute/image.js').Preprocess} Preprocess */
-/** @typedef {Record<string, {data: Float32Array, dims: readonly number[]}>} Tensors */
 /**
  * The description of a model in a static site, from `vitviz.export.static`.
  * @typedef {object} About
@@ -130,13 +129,13 @@ export class Graphs {
    * Run a graph.
    * @param {string} graph @param {string} part @param {Record<string, [Float32Array, number[]]>} inputs
    * @param {string[]} [wanted] - outputs; all by default
-   * @returns {Promise<Tensors>}
+   * @returns {Promise<Record<string, Float32Array>>} the numbers of the outputs
    */
   async run(graph, part, inputs, wanted) {
     const session = await this.session(graph, part);
     const { Tensor } = await this.runtime;
     const feeds = Object.fromEntries(Object.entries(inputs)
       .map(([name, [data, dims]]) => [name, new Tensor('float32', data, dims)]));
-    return session.run(feeds, wanted);
+    return Object.fromEntries(Object.entries(await session.run(feeds, wanted)).map(([name, { data }]) => [name, data]));
   }
 }

@@ -1,6 +1,7 @@
 // The logit lens of each layer, and its patches: principal components as colors, and descriptors (`vitviz.analysis`).
 import { COLOR_TOLERANCE, dot, percentile, principalComponents } from '../../web/compute/components.js';
-import { descriptorsFile, encoded, patchVectors } from './files.js';
+import { encoded } from '../../web/compute/payload.js';
+import { descriptorsFile, patchVectors } from './files.js';
 import { aimOf } from './endpoints.js';
 import { breathe, softmax } from './model.js';
 

@@ -85,8 +85,7 @@ export class Model {
 
   /** The input tokens of the first block. @param {Pick<Prepared, 'pixels' | 'height' | 'width'>} prepared */
   async embed({ pixels, height, width }) {
-    const { tokens } = await this.graphs.run('embed', 'embed', { pixels: [pixels, [1, 3, height, width]] });
-    return tokens.data;
+    return (await this.graphs.run('embed', 'embed', { pixels: [pixels, [1, 3, height, width]] })).tokens;
   }
 
   /**
@@ -107,10 +106,10 @@ export class Model {
       await breathe(canceled);
       const outputs = await this.graphs.run('block', `block ${block}`, { tokens: this.shaped(stream[block]),
         heads: [this.all, [heads]], ...this.angleInputs(angles) });
-      stream.push(outputs.out.data);
+      stream.push(outputs.out);
       blocks.push({ heads, tokens, width, block, prefix: prefix.length, grid, ...windows, shared: false,
-        lse: Float64Array.from(outputs.lse.data), queries: outputs.queries.data, keys: outputs.keys.data,
-        meanRow: outputs.mean_row.data, meanColumn: outputs.mean_column.data });
+        lse: Float64Array.from(outputs.lse), queries: outputs.queries, keys: outputs.keys,
+        meanRow: outputs.mean_row, meanColumn: outputs.mean_column });
     }
     return { stream, blocks, grid, angles, logits: await this.classify(stream[depth]), answers: new Map() };
   }
@@ -134,10 +133,8 @@ export class Model {
   async parts({ stream, angles, answers }, block) {
     const cached = answers.get('parts');
     if (cached?.block === block) return cached.parts;
-    const outputs = await this.graphs.run('parts', `block ${block}`,
-      { tokens: this.shaped(stream[block]), ...this.angleInputs(angles) });
-    const parts = { stream: stream[block],
-      ...Object.fromEntries(Object.entries(outputs).map(([name, { data }]) => [name, data])) };
+    const parts = { stream: stream[block], ...await this.graphs.run('parts', `block ${block}`,
+      { tokens: this.shaped(stream[block]), ...this.angleInputs(angles) }) };
     answers.set('parts', { block, parts });
     return parts;
   }
@@ -165,7 +162,7 @@ export class Model {
 
   /** @param {Float32Array} tokens - output of the last block */
   async classify(tokens) {
-    return (await this.graphs.run('classify', 'classify', { tokens: this.shaped(tokens) })).logits.data;
+    return (await this.graphs.run('classify', 'classify', { tokens: this.shaped(tokens) })).logits;
   }
 
   /**
@@ -183,9 +180,9 @@ export class Model {
     let flow = rowsOf(tokens, rows, width);
     for (let block = 0; block < depth; block += 1) {
       const factors = this.all.map((factor, head) => (off.some(([b, h]) => b === block && h === head) ? 0 : factor));
-      const outputs = await this.graphs.run('block', `block ${block}`,
+      const { out } = await this.graphs.run('block', `block ${block}`,
         { tokens: this.shaped(flow), heads: [factors, [heads]], ...rotations }, ['out']);
-      flow = /** @type {Floats} */ (outputs.out.data);
+      flow = /** @type {Floats} */ (out);
     }
     await breathe(canceled);
     return this.classify(flow);
@@ -199,31 +196,29 @@ export class Model {
    *   `pool`: the attention of attention pooling and its gradient, (H, N) each
    */
   async slope(tokens, weights, graph = 'slope') {
-    const outputs = await this.graphs.run(graph, 'classify',
+    const { slope, pool_attention: pooling, pool_slope: poolingSlope } = await this.graphs.run(graph, 'classify',
       { tokens: this.shaped(tokens), weights: [weights, [1, weights.length]] });
-    const { slope, pool_attention: pooling, pool_slope: poolingSlope } = outputs;
-    return { slope: slope.data, pool: pooling ? { pooling: pooling.data, pooling_slope: poolingSlope.data } : null };
+    return { slope, pool: pooling ? { pooling, pooling_slope: poolingSlope } : null };
   }
 
   /**
    * Attention of a block (H, N, N), its gradient, and the gradient of the block's input.
    * @param {number} block @param {Run} run @param {Float32Array} flow - gradient of the block's output
+   * @param {string} [graph]
    */
-  async gradient(block, { stream, angles }, flow) {
-    const { attention, slope, back } = await this.graphs.run('gradient', `block ${block}`,
+  gradient(block, { stream, angles }, flow, graph = 'gradient') {
+    return this.graphs.run(graph, `block ${block}`,
       { tokens: this.shaped(stream[block]), flow: this.shaped(flow), ...this.angleInputs(angles) });
-    return { attention: attention.data, slope: slope.data, back: back.data };
   }
 
   /**
    * The gradient of a block's input by the rules of AttnLRP. The session is freed, because only one method uses it.
    * @param {number} block @param {Run} run @param {Float32Array} flow - gradient of the block's output
    */
-  async relevance(block, { stream, angles }, flow) {
-    const { back } = await this.graphs.run('relevance', `block ${block}`,
-      { tokens: this.shaped(stream[block]), flow: this.shaped(flow), ...this.angleInputs(angles) });
+  async relevance(block, run, flow) {
+    const { back } = await this.gradient(block, run, flow, 'relevance');
     await this.graphs.release('relevance', `block ${block}`);
-    return back.data;
+    return back;
   }
 
   /**
@@ -232,7 +227,7 @@ export class Model {
    * @param {string} [part] - the part of the model with the graph's weights; none by default
    * @returns {Promise<Record<string, Float32Array>>}
    */
-  async apply(graph, arrays, tokens, part = '') {
+  apply(graph, arrays, tokens, part = '') {
     const { heads, headWidth, width } = this.about;
     const [matrices, vectors, row, stream] = [[heads, tokens, tokens], [heads, tokens, headWidth], [heads, 1, tokens],
       [1, tokens, width]];
@@ -240,8 +235,7 @@ export class Model {
     const shapes = { attention: matrices, slope: matrices, queries: vectors, keys: vectors, pooling: row,
       pooling_slope: row, tokens: stream, flow: stream, matrix: [tokens, tokens],
       flows: [(arrays.flows?.length ?? 0) / tokens, tokens] };
-    const outputs = await this.graphs.run(graph, part, Object.fromEntries(Object.entries(arrays)
+    return this.graphs.run(graph, part, Object.fromEntries(Object.entries(arrays)
       .map(([name, data]) => [name, [data, shapes[name] ?? [data.length]]])));
-    return Object.fromEntries(Object.entries(outputs).map(([name, { data }]) => [name, data]));
   }
 }

@@ -81,13 +81,16 @@ export async function photographOf(photo, photos, base, { signal } = {}) {
   const address = URL.canParse(photo, base) ? new URL(photo, base) : null;
   const isOwn = address?.origin === new URL(base).origin;
   if (!address || !isOwn) throw new BackendError(tr('expected-the-address-of-a', photo), 'refused');
-  const answer = await fetch(address, { signal, mode: 'same-origin' }).catch((error) => {
-    if (isAbort(error)) throw error;
-    return null;
-  });
+  const answer = await reached(address, { signal, mode: 'same-origin' });
   if (answer?.ok) return answer.blob();
   throw new BackendError(tr('expected-a-picture-of-this', photo), answer ? 'refused' : 'offline');
 }
+
+/** Fetch an address; return null without a connection. @param {URL} address @param {RequestInit} options */
+export const reached = (address, options) => fetch(address, options).catch((error) => {
+  if (isAbort(error)) throw error;
+  return null;
+});
 
 /** Whether two questions have equal arguments. @param {any} question @param {any} other */
 export function isSame(question, other) {

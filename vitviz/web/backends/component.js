@@ -1,7 +1,7 @@
 // The backend of the Gradio component: questions are calls of its server functions, and binary answers are files that
 // Gradio serves. Each call returns progress or the answer; after progress, the page calls again.
 import { learn, tr } from '../core/words.js';
-import { BackendError, GONE } from './backend.js';
+import { BackendError, GONE, reached } from './backend.js';
 
 /** @typedef {import('./backend.js').Backend} Backend */
 /** @typedef {import('./backend.js').How} How */
@@ -53,10 +53,7 @@ export function componentBackend({ server, beside }) {
     const photo = new URL(beside(), document.baseURI);
     const address = new URL(name, photo);
     address.search = photo.search; // a signature, if the app uses signatures
-    const answer = await fetch(address, { signal }).catch((error) => {
-      if (signal?.aborted) throw error;
-      return null;
-    });
+    const answer = await reached(address, { signal });
     if (!answer?.ok) throw new BackendError(tr(GONE), 'offline');
     return answer.arrayBuffer();
   }

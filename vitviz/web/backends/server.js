@@ -1,6 +1,6 @@
 // The backend for a vitviz server. Each question is one request, which any replica can answer.
 import { learn, tr } from '../core/words.js';
-import { BackendError, GONE, isAbort, photographOf } from './backend.js';
+import { BackendError, GONE, photographOf, reached } from './backend.js';
 
 /** @typedef {import('./backend.js').Backend} Backend */
 /** @typedef {import('./backend.js').How} How */
@@ -58,14 +58,9 @@ export function serverBackend({ base, photos, lecture }) {
 
   /** @param {string} name @param {FormData} body @param {How} how @param {number} [block] */
   async function send(name, body, { signal, progress }, block) {
-    let answer;
-    try {
-      answer = await fetch(new URL(`vitviz/${name}`, base), { method: 'POST', body, signal });
-    } catch (error) {
-      throw isAbort(error) ? error : new BackendError(tr(GONE), 'offline');
-    }
-    if (!answer.ok) {
-      const { error, phrases } = await answer.json().catch(() => ({}));
+    const answer = await reached(new URL(`vitviz/${name}`, base), { method: 'POST', body, signal });
+    if (!answer?.ok) {
+      const { error, phrases } = await answer?.json().catch(() => ({})) ?? {};
       if (!error?.kind) throw new BackendError(tr(GONE), 'offline'); // the response of a proxy while the server starts
       learn(phrases);
       throw new BackendError(error.text, error.kind);

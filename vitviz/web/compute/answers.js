@@ -1,7 +1,7 @@
 // Compute the attention of every head, fused maps and rollout from blocks and a query. No DOM.
 // Results are cached until the query changes, because the picture, the heads and the wall share them.
 import { column, fuse, fuseColumn, fuseMean, row } from './attention.js';
-import { rolloutColumn, rolloutMeanColumn, rolloutMeanRow, rolloutRow } from './rollout.js';
+import { rolloutColumn, rolloutRow } from './rollout.js';
 import { Sweep } from './sweep.js';
 
 /** @typedef {import('./payload.js').Block} Block */
@@ -61,9 +61,9 @@ class BlockAnswers {
       this.fused.set(how, cached);
     }
     if (cached.token !== token || cached.direction !== direction) {
-      if (token < 0) fuseMean(values, block.heads, block.tokens, cached.out);
-      else if (direction === 'row') fuse(how, block, token, this.logs, values, cached.out);
-      else fuseColumn(how, block, token, this.logs, values, swept?.norms ?? null, cached.out);
+      if (how === 'mean') fuseMean(values, block.heads, block.tokens, cached.out);
+      else if (swept && direction === 'column') fuseColumn(how, block, token, this.logs, swept.norms, cached.out);
+      else fuse(how, block, token, this.logs, cached.out);
       cached.token = token;
       cached.direction = direction;
     }
@@ -156,11 +156,8 @@ export class Answers {
     if (this.rollout === null) return direction === 'row' ? this.rows.get(token) ?? null : null;
     const { rollout } = this;
     const out = this.out[direction];
-    if (direction === 'row') {
-      if (token < 0) rolloutMeanRow(rollout, out);
-      else rolloutRow(rollout, token, out);
-    } else if (token < 0) rolloutMeanColumn(rollout, out);
-    else rolloutColumn(rollout, token, out);
+    const [read, count] = direction === 'row' ? [rolloutRow, rollout.rows] : [rolloutColumn, rollout.tokens];
+    read(rollout, token < 0 ? [rollout.prefix, count] : [token, token + 1], out);
     return out;
   }
 }

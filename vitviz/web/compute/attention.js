@@ -199,21 +199,16 @@ export function extremes(how, logs, heads, tokens, out) {
 }
 
 /**
- * Compute one row with fused heads; it sums to 1. Max and min are taken of logarithms, followed by a softmax, because
- * all minimum probabilities could underflow if heads disagree everywhere.
- * @param {Fusion} how
+ * Compute one row whose heads are fused by max or min; it sums to 1. Max and min are taken of logarithms, followed by
+ * a softmax, because all minimum probabilities could underflow if heads disagree everywhere.
+ * @param {Fusion} how - 'max' or 'min'
  * @param {Block} block
  * @param {number} query - token, 0..N-1
  * @param {Float32Array} logs - (H, M), from `row`
- * @param {Float32Array} rows - (H, N), from `row`
  * @param {Float32Array} out - (N)
  */
-export function fuse(how, block, query, logs, rows, out) {
-  const { heads, tokens, size } = block;
-  if (how === 'mean') {
-    fuseMean(rows, heads, tokens, out);
-    return;
-  }
+export function fuse(how, block, query, logs, out) {
+  const { heads, size } = block;
   const values = inWindow(size);
   const top = extremes(how, logs, heads, size, values);
   let sum = 0;
@@ -225,26 +220,20 @@ export function fuse(how, block, query, logs, rows, out) {
 }
 
 /**
- * Compute one column of the attention matrix with fused heads.
- * @param {Fusion} how
+ * Compute one column of the attention matrix whose heads are fused by max or min.
+ * @param {Fusion} how - 'max' or 'min'
  * @param {Block} block
  * @param {number} key - token, 0..N-1
  * @param {Float32Array} logs - (H, M), from `column`
- * @param {Float32Array} columns - (H, N), from `column`
- * @param {Float64Array | null} norms - (W, M), log-sum-exp of every fused row, from a `Sweep` of this
- *   block (sweep.js): it rescales each row to sum to 1. Not needed for the mean.
+ * @param {Float64Array} norms - (W, M), log-sum-exp of every fused row, from a `Sweep` of this block (sweep.js): it
+ *   rescales each row to sum to 1
  * @param {Float32Array} out - (N)
  */
-export function fuseColumn(how, block, key, logs, columns, norms, out) {
-  const { heads, tokens, size } = block;
-  if (how === 'mean') {
-    fuseMean(columns, heads, tokens, out);
-    return;
-  }
+export function fuseColumn(how, block, key, logs, norms, out) {
+  const { heads, size } = block;
   const values = inWindow(size);
   const start = startOf(block, key);
-  const rows = /** @type {Float64Array} */ (norms);
   extremes(how, logs, heads, size, values);
-  for (let i = 0; i < size; i += 1) values[i] = Math.exp(values[i] - rows[start + i]);
+  for (let i = 0; i < size; i += 1) values[i] = Math.exp(values[i] - norms[start + i]);
   spread(block, start, values, 1, out, 0);
 }

@@ -110,34 +110,6 @@ export function patchEdges(geometry, grid) {
 }
 
 /**
- * The geometry of a smaller or larger copy of the photograph.
- * @param {Geometry} geometry
- * @param {number} width - width of the copy in pixels
- * @param {number} height
- * @returns {Geometry}
- */
-export function scaled(geometry, width, height) {
-  const across = width / geometry.image[0];
-  const down = height / geometry.image[1];
-  const [left, top, right, bottom] = geometry.frame;
-  return { ...geometry, image: [width, height], frame: [left * across, top * down, right * across, bottom * down] };
-}
-
-/**
- * Place a photograph in the middle of a box on the screen, as large as fits with its aspect ratio.
- * @param {[number, number]} image - [width, height] of the photograph
- * @param {[number, number, number, number]} box - [left, top, right, bottom] on the screen
- * @returns {{left: number, top: number, width: number, height: number, scale: number}} its box; `scale`: screen units
- *   per pixel of the photograph
- */
-export function fit(image, box) {
-  const scale = Math.min((box[2] - box[0]) / image[0], (box[3] - box[1]) / image[1]);
-  const width = image[0] * scale;
-  const height = image[1] * scale;
-  return { left: (box[0] + box[2] - width) / 2, top: (box[1] + box[3] - height) / 2, width, height, scale };
-}
-
-/**
  * The token of a query, like Python's `trace.token`.
  * @param {string | [number, number]} query - a prefix token's name in lower case, 'mean', or a patch [row, column]
  * @param {string[]} names - names of the prefix tokens

@@ -22,13 +22,24 @@ export function round(value) {
   return Math.abs(value % 1) === 0.5 && whole % 2 !== 0 ? whole - 1 : whole;
 }
 
+/** Return width and height of the resized picture whose middle is the input.
+ * @param {Preprocess} preprocess @param {number} w @param {number} h - size of the photograph */
+function resizedTo({ height, width, mode, resize }, w, h) {
+  const [rows, columns] = Array.isArray(resize) ? resize : [height, width];
+  if (mode === 'squash') return [columns, rows];
+  if (Array.isArray(resize)) {
+    const ratio = Math.min(h / rows, w / columns);
+    return [round(w / ratio), round(h / ratio)];
+  }
+  const side = resize ?? round(Math.min(height, width) / 0.875);
+  const [rw, rh] = w <= h ? [side, Math.trunc((side * h) / w)] : [Math.trunc((side * w) / h), side];
+  if (rw >= width && rh >= height) return [rw, rh];
+  return width * h >= height * w ? [width, Math.floor((width * h) / w)] : [Math.floor((height * w) / h), height];
+}
+
 /** @param {Preprocess} preprocess @param {number} w @param {number} h - size of the photograph @returns {Plan} */
 export function plan(preprocess, w, h) {
   const { height, width, mode, multiple } = preprocess;
-  if (mode === 'squash') {
-    const [rh, rw] = Array.isArray(preprocess.resize) ? preprocess.resize : [height, width];
-    return { resized: [rw, rh], at: [-round((rw - width) / 2), -round((rh - height) / 2)], size: [height, width] };
-  }
   if (mode === 'native') {
     const patches = (height * width) / multiple ** 2;
     const [across, down] = [Math.sqrt((patches * w) / h), Math.sqrt((patches * h) / w)]
@@ -41,16 +52,7 @@ export function plan(preprocess, w, h) {
     return { resized: [rw, rh], at: [Math.floor((width - rw) / 2), Math.floor((height - rh) / 2)],
       size: [height, width] };
   }
-  if (Array.isArray(preprocess.resize)) {
-    const ratio = Math.min(h / preprocess.resize[0], w / preprocess.resize[1]);
-    const [rw, rh] = [round(w / ratio), round(h / ratio)];
-    return { resized: [rw, rh], at: [-round((rw - width) / 2), -round((rh - height) / 2)], size: [height, width] };
-  }
-  const resize = preprocess.resize ?? round(Math.min(height, width) / 0.875);
-  let [rw, rh] = w <= h ? [resize, Math.trunc((resize * h) / w)] : [Math.trunc((resize * w) / h), resize];
-  if (rw < width || rh < height) {
-    [rw, rh] = width * h >= height * w ? [width, Math.floor((width * h) / w)] : [Math.floor((height * w) / h), height];
-  }
+  const [rw, rh] = resizedTo(preprocess, w, h);
   return { resized: [rw, rh], at: [-round((rw - width) / 2), -round((rh - height) / 2)], size: [height, width] };
 }
 

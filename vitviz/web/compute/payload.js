@@ -179,6 +179,13 @@ export function parseDescriptors(buffer) {
   return { tokens, width, block, grid, vectors };
 }
 
+/** Encode bytes in base64. @param {Uint8Array} bytes */
+export function encoded(bytes) {
+  let text = '';
+  for (let i = 0; i < bytes.length; i += 4096) text += String.fromCharCode(...bytes.subarray(i, i + 4096));
+  return btoa(text);
+}
+
 /** @param {string} text - base64 @returns {Uint8Array} */
 export function decoded(text) {
   const { fromBase64 } = /** @type {any} */ (Uint8Array); // available in browsers since 2025

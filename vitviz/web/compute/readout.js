@@ -49,7 +49,7 @@ export function read(row, { kinds, grid }, token, patch, signed = false) {
  * @param {Float32Array} row @param {Uint8Array} kinds @param {number} token @returns {[string, number][]}
  */
 export function massesOf(row, kinds, token) {
-  masses(row, row.length, kinds, token, MASS);
+  masses(row, kinds, token, MASS);
   /** @type {[string, number][]} */
   const named = [];
   if (kinds.includes(CLS) && kinds[token] !== CLS) named.push(['CLS', MASS[CLS]]);

@@ -8,7 +8,7 @@
  * Add `weight` times row `query` to `out`. The row is divided by its sum, which is not exactly 1 in
  * half precision.
  * @param {Float32Array} matrix @param {number} tokens @param {number} query @param {number} weight
- * @param {Float32Array | Float64Array} out
+ * @param {Float32Array} out
  */
 function addRow(matrix, tokens, query, weight, out) {
   const from = query * tokens;
@@ -19,48 +19,24 @@ function addRow(matrix, tokens, query, weight, out) {
 }
 
 /**
- * Compute the share of each token in the information of `query`.
- * @param {Rollout} rollout
- * @param {number} query - row
+ * Compute the share of each token in the information of a token, or the mean of several.
+ * @param {Rollout} rollout @param {[first: number, end: number]} queries - rows
  * @param {Float32Array} out - (N), sums to 1
  */
-export function rolloutRow(rollout, query, out) {
+export function rolloutRow({ matrix, tokens }, [first, end], out) {
   out.fill(0);
-  addRow(rollout.matrix, rollout.tokens, query, 1, out);
+  for (let query = first; query < end; query += 1) addRow(matrix, tokens, query, 1 / (end - first), out);
 }
 
 /**
- * The mean of the rows of all patches.
- * @param {Rollout} rollout
- * @param {Float64Array | Float32Array} out - (N), sums to 1; a Float64Array gives more digits
- */
-export function rolloutMeanRow(rollout, out) {
-  const { matrix, tokens, rows, prefix } = rollout;
-  out.fill(0);
-  for (let query = prefix; query < rows; query += 1) addRow(matrix, tokens, query, 1 / (rows - prefix), out);
-}
-
-/**
- * Compute the share of `key` in the information of each token. The shares do not sum to 1.
- * @param {Rollout} rollout
- * @param {number} key - token, 0..N-1
+ * Compute the share of a token in the information of each token, or the mean of several. The shares do not sum to 1.
+ * @param {Rollout} rollout @param {[first: number, end: number]} keys - tokens, 0..N-1
  * @param {Float32Array} out - (rows)
  */
-export function rolloutColumn(rollout, key, out) {
-  const { matrix, tokens, rows } = rollout;
-  for (let n = 0; n < rows; n += 1) out[n] = matrix[n * tokens + key];
-}
-
-/**
- * The mean of the columns of all patches: the mean share of a patch in each token.
- * @param {Rollout} rollout
- * @param {Float32Array} out - (rows)
- */
-export function rolloutMeanColumn(rollout, out) {
-  const { matrix, tokens, rows, prefix } = rollout;
+export function rolloutColumn({ matrix, tokens, rows }, [first, end], out) {
   for (let n = 0; n < rows; n += 1) {
     let sum = 0;
-    for (let i = n * tokens + prefix; i < (n + 1) * tokens; i += 1) sum += matrix[i];
-    out[n] = sum / (tokens - prefix);
+    for (let key = first; key < end; key += 1) sum += matrix[n * tokens + key];
+    out[n] = sum / (end - first);
   }
 }

@@ -24,18 +24,15 @@ export function prefixKinds(names) {
 /**
  * The share of a row on the patches, on CLS, on all registers together, on other prefix tokens, and on the query itself
  * (also part of one of the other masses; NaN if the query is a mean).
- * @param {ArrayLike<number>} row - (N), or (H, N) with `from` at the head's first number
- * @param {number} tokens - N
+ * @param {ArrayLike<number>} row - (N)
  * @param {Uint8Array} kinds - (P), from `prefixKinds`
  * @param {number} query - token, or -1 for a mean
  * @param {Float64Array} out - (MASSES)
- * @param {number} from
  */
-export function masses(row, tokens, kinds, query, out, from = 0) {
+export function masses(row, kinds, query, out) {
   out.fill(0);
-  for (let n = 0; n < kinds.length; n += 1) out[kinds[n]] += row[from + n];
-  for (let n = kinds.length; n < tokens; n += 1) out[PATCHES] += row[from + n];
-  out[SELF] = query < 0 ? NaN : row[from + query];
+  for (let n = 0; n < row.length; n += 1) out[kinds[n] ?? PATCHES] += row[n];
+  out[SELF] = query < 0 ? NaN : row[query];
 }
 
 /**

@@ -1,7 +1,7 @@
 // The reducer: the new state after an action. It is pure and total: an unknown action changes nothing.
 import { QUERY } from './kinds.js';
 import {
-  FIELDS, INITIAL, PANE, SIMILARITY, SOURCE, activeQuery, defaultQuery, hasQuery, paneOf, pick, shownBlock,
+  FIELDS, INITIAL, PANE, SIMILARITY, SOURCE, activeQuery, clamp, defaultQuery, hasQuery, paneOf, pick, shownBlock,
   sourceOf,
 } from './state.js';
 import { lastGrid, patchIn, stageOf } from './stages.js';
@@ -14,8 +14,6 @@ import { ADDRESSED, format, parse } from './url.js';
 
 /** @typedef {import('./state.js').Pointer} Pointer */
 
-/** @param {number} value @param {number} count */
-const clamp = (value, count) => Math.min(count - 1, Math.max(0, value));
 /** @param {unknown} text */
 const quoted = (text) => JSON.stringify(String(text).slice(0, 40));
 

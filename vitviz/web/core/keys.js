@@ -1,5 +1,5 @@
 // Map a key and a state to an action. panels/keyboard.js decides when keys apply (not while somebody types).
-import { SIMILARITY, defaultQuery, folded, shownBlock } from './state.js';
+import { SIMILARITY, clamp, defaultQuery, folded, shownBlock } from './state.js';
 import { stageOf } from './stages.js';
 
 /** @typedef {import('./state.js').State} State */
@@ -36,8 +36,6 @@ export const LECTURE_KEYS = [
 
 /** @param {Partial<State>} fields @returns {Action} */
 const change = (fields) => ({ type: 'change', change: fields });
-/** @param {number} value @param {number} count */
-const clamp = (value, count) => Math.min(count - 1, Math.max(0, value));
 
 /** @param {State} state */
 const limitsOf = (state) => /** @type {Opened} */ (state.scene).limits;
@@ -98,9 +96,7 @@ const LECTURE = {
 
 /** Return a lecture key's action, which takes precedence over `actionOf`. @param {State} state @param {string} key */
 export function lectureActionOf(state, key) {
-  if (state.blank) return blank(state); // any key brings the picture back
-  const known = key.length === 1 ? key.toLowerCase() : key;
-  return Object.hasOwn(LECTURE, known) ? LECTURE[known](state) : null;
+  return state.blank ? blank(state) : actionOf(state, key, LECTURE); // any key brings the picture back
 }
 
 /**
@@ -109,7 +105,7 @@ export function lectureActionOf(state, key) {
  * @param {string} key - `event.key`; letters in either case
  * @returns {Action | null} null if the explorer does not use the key, which then goes to the browser
  */
-export function actionOf(state, key) {
+export function actionOf(state, key, actions = ACTIONS) {
   const known = key.length === 1 ? key.toLowerCase() : key;
-  return Object.hasOwn(ACTIONS, known) ? ACTIONS[known](state) : null;
+  return Object.hasOwn(actions, known) ? actions[known](state) : null;
 }

@@ -234,6 +234,9 @@ export function sourceOf(pane) {
   return pick(pane, Object.keys(SOURCE));
 }
 
+/** Return the nearest place from 0 to count - 1. @param {number} place @param {number} count */
+export const clamp = (place, count) => Math.min(count - 1, Math.max(0, place));
+
 /** @param {{prefix: string[]}} limits @returns {string} the initial query of a model */
 export function defaultQuery({ prefix }) {
   return prefix.includes('CLS') ? 'cls' : 'mean';

@@ -10,7 +10,7 @@ const STEPS = 200; // undo steps
  * @typedef {object} Store
  * @property {() => S} get - the current state; never mutate it
  * @property {(action: Action) => void} dispatch
- * @property {(listener: (state: S, before: S, action: Action) => void) => () => void} subscribe - returns its inverse
+ * @property {(listener: (state: S, before: S, action: Action) => void) => void} subscribe
  * @property {() => Action[]} log - the latest actions, oldest first
  */
 
@@ -62,10 +62,7 @@ export function createStore(initial, reduce, history) {
       state = next(action);
       if (state !== before) for (const listener of listeners) listener(state, before, action);
     },
-    subscribe(listener) {
-      listeners.add(listener);
-      return () => listeners.delete(listener);
-    },
+    subscribe: (listener) => void listeners.add(listener),
     log: () => [...actions],
   };
 }

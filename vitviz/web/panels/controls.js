@@ -45,22 +45,17 @@ export class Controls extends Panel {
     this.name = `vv${Math.random().toString(36).slice(2)}`;
     for (const input of this.all('input[type=radio]')) input.name = `${this.name}-${input.dataset.key}`;
     this.inputs = /** @type {{input: any, key: string, type: string, option: string}[]} */ ([]);
-    this.listed = ''; // strongest patches shown
     this.colored = ''; // color map shown
-    this.dragging = false; // the layer's slider
-    this.find('[data-key=block]').addEventListener('change', () => { this.dragging = false; });
+    this.scrubs(this.find('[data-key=block]'));
     this.canRoll = false; // whether the options of rollout can be changed
     root.addEventListener('input', (event) => this.changed(event.target));
-    root.addEventListener('click', (/** @type {any} */ { target }) => {
-      const patch = target.closest('[data-patch]')?.dataset.patch;
-      if (patch) this.change({ query: patch.split(',').map(Number) });
-    });
+    this.onClick('[data-patch]', ({ patch }) => this.change({ query: patch.split(',').map(Number) }));
   }
 
   /** @param {any} input */
   changed(input) {
     const { key } = input.dataset;
-    if (key === undefined) return;
+    if (key === undefined || key === 'block') return;
     const value = input.type === 'checkbox' ? input.checked : ['range', 'number'].includes(input.type) || key === 'pace'
       ? Number(input.value) : input.value;
     if (key === 'spotlight') this.change({ overlay: value ? 'spotlight' : 'even' });
@@ -68,14 +63,7 @@ export class Controls extends Panel {
       this.change(value === 'attention' ? { mode: value } : { mode: SIMILARITY, similar: value });
     } else if (key === 'head') {
       this.page.store.dispatch({ type: 'map', head: /^\d+$/.test(value) ? Number(value) : value });
-    } else if (key === 'block') this.scrub(value - 1);
-    else this.change({ [key]: key === 'shared' ? value === 'shared' : value });
-  }
-
-  /** Show another layer; a drag is one step of the history, however many layers it crosses. @param {number} block */
-  scrub(block) {
-    this.page.store.dispatch({ type: 'change', change: { block }, quiet: this.dragging });
-    this.dragging = true;
+    } else this.change({ [key]: key === 'shared' ? value === 'shared' : value });
   }
 
   /**
@@ -155,16 +143,12 @@ export class Controls extends Panel {
    */
   list(strongest, unit, queryOf = (patch) => patch) {
     const numbers = aligned(strongest.map(({ value }) => (unit === 'attention' ? percent : score)(value)));
-    const text = strongest.map(({ patch }, place) => `${queryOf(patch)}|${patchWords(patch)}|${numbers[place]}`)
-      .join('\n');
-    if (text === this.listed) return;
-    this.listed = text;
-    const lines = text.split('\n').filter(Boolean);
+    const lines = strongest.map(({ patch }, rank) => [String(queryOf(patch)), patchWords(patch), numbers[rank]]);
+    if (!this.differs('strongest', lines)) return;
     const items = this.found('.vv-strongest');
     while (items.children.length > lines.length) items.lastElementChild.remove();
     while (items.children.length < lines.length) items.insertAdjacentHTML('beforeend', ITEM);
-    lines.forEach((line, rank) => {
-      const [patch, words, value] = line.split('|');
+    lines.forEach(([patch, words, value], rank) => {
       const [button, number] = items.children[rank].children;
       button.dataset.patch = patch;
       button.title = tr('pin-this-patch');

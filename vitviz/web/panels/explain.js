@@ -59,8 +59,7 @@ export class Explain extends Panel {
     this.hiding = new Hiding(this);
     this.evidence = new EvidenceSearch(this);
     this.glossary = new Glossary(root, page);
-    root.addEventListener('click', ({ target }) => (
-      this.clicked(/** @type {any} */ (target).closest('[data-do], [data-method]')?.dataset)));
+    this.onClick('[data-do], [data-method]', (data) => this.clicked(data));
   }
 
   /** @param {HTMLElement} element */
@@ -135,9 +134,9 @@ export class Explain extends Panel {
 
   // User actions
 
-  /** @param {DOMStringMap | undefined} what */
+  /** @param {DOMStringMap} what */
   clicked(what) {
-    if (!what || !this.scene || what.do === 'away') return;
+    if (!this.scene || what.do === 'away') return;
     const { shown } = this;
     if (what.do === 'run') this.toggle(mapQuestion(shown));
     if (what.do === 'test') this.test.toggle();
@@ -215,7 +214,7 @@ export class Explain extends Panel {
 
   /** Reset the panel for a new photograph, model or size. */
   open() {
-    for (const part of [this.list, this.test, this.hiding, this.evidence]) part.open();
+    for (const part of [this.test, this.hiding, this.evidence]) part.open();
   }
 
   /** Show why a question failed, in the place of its answer. @param {Scene} scene @param {Question} without */

@@ -31,7 +31,6 @@ export class MethodList {
     this.panel = panel;
     this.running = false; // whether all methods are running
     this.ranked = false; // whether to select the best method, because all have just been tested
-    this.listed = ''; // what is shown, to skip redraws
     /** @type {(Row & {heatmap: Heatmap})[]} */
     this.made = []; // rows with a map
     this.select = panel.find('[data-field=method]');
@@ -58,11 +57,6 @@ export class MethodList {
         return values[row * own[1] + column];
       })];
     }));
-  }
-
-  /** Forget what was listed for another photograph. */
-  open() {
-    this.listed = '';
   }
 
   /** Return the questions for the maps and tests of all fast methods. @param {Chosen} chosen @param {Scene} scene
@@ -102,10 +96,8 @@ export class MethodList {
       [translated(title), test ? gained(test) : slow && tr('slow')].filter(Boolean).join(' · ')]),
     panel.shown.method.name);
     const made = /** @type {typeof this.made} */ (rows.filter(({ heatmap }) => heatmap));
-    const listed = JSON.stringify([made.map(({ method, test }) => [method.name, test && gained(test)]), spoken(),
-      panel.shown.target, panel.shown.against]);
-    if (listed !== this.listed) this.beside(made, tested);
-    this.listed = listed;
+    if (panel.differs('beside', made.map(({ method, test }) => [method.name, test && gained(test)]), panel.scene.id,
+      spoken(), panel.shown.target, panel.shown.against)) this.beside(made, tested);
   }
 
   /** Update the button that runs all methods, and say which it skips. @param {Row[]} rows @param {number} tested */

@@ -83,8 +83,7 @@ export class Explore extends Panel {
     this.glossary = new Glossary(root, page);
     this.predictions = new Predictions(this.find('.vv-predictions'), page);
     this.matrix = new Matrix(this.find('.vv-matrix-place'), (cell) => this.point(cell), (cell) => this.pickCell(cell));
-    root.addEventListener('click', ({ target }) => (
-      this.differ(/** @type {any} */ (target).closest('[data-versus]')?.dataset.versus)));
+    this.onClick('[data-versus]', ({ versus }) => this.differ(versus));
     listen(find(page.root, '.vv-main'), page);
     const active = () => this.saved(page.store.get().pane);
     saveMenu(page, this.find('.vv-menu > div'), 'save-this-map', mapChoices(active),
@@ -156,11 +155,11 @@ export class Explore extends Panel {
     }
   }
 
-  /** Change one setting of the second pane. @param {string | undefined} what - layer, head, image or model */
+  /** Change one setting of the second pane. @param {string} what - layer, head, image or model */
   differ(what) {
     const { store, models } = this.page;
     const { scene, block, head } = store.get();
-    if (!what || !scene) return;
+    if (!scene) return;
     const last = scene.limits.depth - 1;
     const next = (/** @type {string[]} */ names, /** @type {string | null} */ name) => (
       names[(names.indexOf(name ?? '') + 1) % names.length]);

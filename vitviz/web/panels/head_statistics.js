@@ -69,8 +69,7 @@ export class Heads extends Panel {
       onPeek(place, (target) => this.look(target), () => this.change({ thumbnail: null }));
     }
     roving(table, '.vv-cell');
-    root.addEventListener('click', ({ target }) => (
-      this.clicked(/** @type {any} */ (target).closest('[data-place]:not(.vv-small), [data-do]')?.dataset)));
+    this.onClick('[data-place]:not(.vv-small), [data-do]', (data) => this.clicked(data));
     const select = this.find('[data-field=statistic]');
     select.addEventListener('change', () => this.change({ statistic: select.value }));
     /** @type {import('./save.js').Saved | null} */
@@ -101,9 +100,9 @@ export class Heads extends Panel {
     if (thumbnail?.block !== block || thumbnail?.head !== head) this.change({ thumbnail: { block, head } });
   }
 
-  /** @param {DOMStringMap | undefined} what */
+  /** @param {DOMStringMap} what */
   clicked(what) {
-    if (!what || !this.scene) return;
+    if (!this.scene) return;
     this.numbers.retry();
     this.bars.retry();
     if (what.place) this.choose(...headOf(what.place));

@@ -57,17 +57,12 @@ export class Layers extends Panel {
     const select = this.find('[data-field=class]');
     select.addEventListener('change', () => this.change({ lensClass: Number(select.value) }));
     this.slider = this.find('[data-field=layer]');
-    let dragging = false; // a drag is one step of the history, however many layers it crosses
-    this.slider.addEventListener('input', () => {
-      page.store.dispatch({ type: 'change', change: { block: Number(this.slider.value) - 1 }, quiet: dragging });
-      dragging = true;
-    });
-    this.slider.addEventListener('change', () => { dragging = false; });
+    this.scrubs(this.slider);
     /** @type {Answer | null} */
     this.answer = null;
-    this.shown = this.read = ''; // the large map; the class of the small maps
-    root.addEventListener('click', ({ target }) => (
-      this.choose(/** @type {any} */ (target).closest('[data-layer]')?.dataset)));
+    this.read = ''; // the class of the small maps
+    this.onClick('[data-layer]', ({ layer, kind }) => (
+      this.change({ block: Number(layer), lensClass: kind === 'read' ? this.lastClass : null })));
     for (const wall of ['.vv-alike', '.vv-read']) roving(this.find(wall));
     this.saves();
   }
@@ -94,11 +89,6 @@ export class Layers extends Panel {
       saveMenu(page, this.find(`.vv-${kind}`), 'save-the-small-maps', [choice], () => nameOf(this.scene, kind),
         'beforebegin');
     }
-  }
-
-  /** @param {DOMStringMap | undefined} what */
-  choose(what) {
-    if (what) this.change({ block: Number(what.layer), lensClass: what.kind === 'read' ? this.lastClass : null });
   }
 
   /** @param {State} state */
@@ -147,7 +137,8 @@ export class Layers extends Panel {
   /** @param {Answer | null} answer */
   answered(answer) {
     this.answer = answer;
-    this.shown = this.read = '';
+    this.drawn = {};
+    this.read = '';
     for (const wall of ['.vv-alike', '.vv-read']) this.find(wall).innerHTML = '';
     fill(this.find('.vv-charts'), []);
     if (answer === null) return;
@@ -188,9 +179,7 @@ export class Layers extends Panel {
     const kind = lensClass !== null && names.length ? 'read' : 'alike';
     const layer = Math.min(block ?? Infinity, scene.manifest.depth - 1) + 1;
     const at = (kind === 'read' ? readings : layers).indexOf(layer);
-    const shown = `${kind} ${at} ${chosen} ${opacity}`;
-    if (at < 0 || shown === this.shown) return;
-    this.shown = shown;
+    if (at < 0 || !this.differs('map', kind, at, chosen, opacity)) return;
     const look = { smooth: false, opacity };
     if (kind === 'read') this.pane.paint(answer.mapOf(at, chosen), this.page.tables[SPOTLIGHT],
       { ...look, color: SPOTLIGHT });

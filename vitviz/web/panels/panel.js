@@ -70,6 +70,26 @@ export class Panel {
     return other;
   }
 
+  /** React to clicks on parts of the panel, including ones added later.
+   * @param {string} selector @param {(data: any, part: HTMLElement) => void} act - called with the part's `dataset` */
+  onClick(selector, act) {
+    this.root.addEventListener('click', (/** @type {any} */ { target }) => {
+      const part = target.closest(selector);
+      if (part) act(part.dataset, part);
+    });
+  }
+
+  /** Let a slider choose the layer; a drag is one step of the history, however many layers it crosses.
+   * @param {HTMLInputElement} slider */
+  scrubs(slider) {
+    let dragging = false;
+    slider.addEventListener('input', () => {
+      this.page.store.dispatch({ type: 'change', change: { block: Number(slider.value) - 1 }, quiet: dragging });
+      dragging = true;
+    });
+    slider.addEventListener('change', () => { dragging = false; });
+  }
+
   /** @param {Partial<State>} change */
   change(change) {
     this.page.store.dispatch({ type: 'change', change });

@@ -24,12 +24,7 @@ export class Source extends Panel {
   constructor(root, page) {
     super(root, page);
     this.dialog = this.find('.vv-webcam');
-    /** @type {string | null | undefined} */
-    this.image = undefined; // the pressed example
     this.offered = /** @type {(string | number)[][]} */ ([]); // input sizes
-    this.lang = ''; // of the examples' names
-    /** @type {import('../effects/scene.js').Scene | null} */
-    this.seen = null; // the scene whose input is shown
     const input = this.find('.vv-file input');
     input.addEventListener('change', () => {
       this.take(input.files[0]);
@@ -45,8 +40,7 @@ export class Source extends Panel {
     this.finer = null; // the input size with about four times as many patches
     const size = this.find('#size select');
     size.addEventListener('change', () => this.open({ size: size.value === '' ? null : Number(size.value) }));
-    root.addEventListener('click', ({ target }) => (
-      this.clicked(/** @type {any} */ (target).closest('[data-do], [data-kind]')?.dataset)));
+    this.onClick('[data-do], [data-kind]', (data) => this.clicked(data));
     this.dialog.addEventListener('close', () => this.stop());
     for (const name of ['dragover', 'dragleave', 'drop']) {
       document.addEventListener(name, (event) => {
@@ -92,13 +86,13 @@ export class Source extends Panel {
     }
   }
 
-  /** @param {DOMStringMap | undefined} what */
+  /** @param {DOMStringMap} what */
   clicked(what) {
     /** @type {Record<string, () => void>} */
     const actions = { webcam: () => this.start(), shutter: () => this.shoot(), stop: () => this.dialog.close(),
       paste: () => this.paste() };
-    if (what?.kind === 'example') this.open({ image: what.value });
-    else actions[what?.do ?? '']?.();
+    if (what.kind === 'example') this.open({ image: what.value });
+    else actions[what.do ?? '']?.();
   }
 
   async paste() {
@@ -157,11 +151,8 @@ export class Source extends Panel {
 
   /** @param {State} state */
   render(state) {
-    if (spoken() !== this.lang) this.name();
-    if (state.image !== this.image) {
-      this.image = state.image;
-      this.press('[data-kind=example]', ({ value }) => value === state.image);
-    }
+    if (this.differs('names', spoken())) this.name();
+    if (this.differs('image', state.image)) this.press('[data-kind=example]', ({ value }) => value === state.image);
     const model = state.model ?? this.page.models.default;
     const entries = this.page.models.groups.flatMap((group) => group.entries);
     this.showText('.vv-needs', entries.find(({ source }) => source === model)?.needs?.() ?? '');
@@ -174,7 +165,6 @@ export class Source extends Panel {
 
   /** Write the names of the examples. */
   name() {
-    this.lang = spoken();
     this.all('[data-kind=example]').forEach((button, place) => {
       const { name, label } = this.page.models.examples[place];
       button.title = translated(label);
@@ -196,8 +186,7 @@ export class Source extends Panel {
   /** @param {import('../effects/scene.js').Scene} scene */
   look(scene) {
     const { seen, grid } = scene.manifest;
-    if (seen && scene !== this.seen) this.find('.vv-seen img').src = seen.url;
-    this.seen = scene;
+    if (seen && this.differs('seen', seen.url)) this.find('.vv-seen img').src = seen.url;
     this.write('.vv-seen .vv-quiet', tr('cut-into-patches', ...grid));
   }
 }

@@ -27,7 +27,6 @@ export class TopBar extends Panel {
     this.chosen = null; // the chosen model while it loads
     this.pause = 0;
     this.value = ''; // value of the menu
-    this.lang = ''; // of the menu
     let typing = false;
     this.select.addEventListener('keydown', (/** @type {KeyboardEvent} */ { key }) => { typing = key !== 'Enter'; });
     this.select.addEventListener('pointerdown', () => { typing = false; });
@@ -52,8 +51,7 @@ export class TopBar extends Panel {
     });
     const file = this.form.querySelector('[type=file]');
     file.addEventListener('change', () => this.upload(file));
-    this.larger.addEventListener('click', (/** @type {{target: HTMLElement}} */ { target: { dataset } }) => (
-      dataset.source && this.choose(dataset.source)));
+    this.onClick('.vv-larger [data-source]', ({ source }) => this.choose(source));
   }
 
   /** Show or hide the form. @param {boolean} open */
@@ -137,13 +135,11 @@ export class TopBar extends Panel {
     }
     const scene = this.page.scenes.get(state.scene?.id ?? '');
     const before = this.scene?.source.model;
-    if (spoken() !== this.lang) {
-      this.lang = spoken();
+    if (this.differs('menu', spoken())) {
       this.propose();
       this.list();
     }
-    if (!scene || !this.isNew(scene, this.lang)) return;
-    this.opened(scene, before);
+    if (scene && this.isNew(scene, spoken())) this.opened(scene, before);
   }
 
   /** @param {Scene} scene @param {string | null | undefined} before - the model before */

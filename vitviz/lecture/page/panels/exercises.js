@@ -36,11 +36,10 @@ export class Exercises extends Panel {
       event.preventDefault();
       this.check(/** @type {HTMLFormElement} */ (event.target));
     });
-    root.addEventListener('click', (/** @type {any} */ { target }) => {
-      const button = target.closest('[data-do]');
-      if (button?.dataset.do === 'solve') this.solve(button.form, wordsOf(this.lang).exercises.solution);
-      if (button?.dataset.do === 'numbers') this.look();
-      if (button?.dataset.do === 'print') {
+    this.onClick('[data-do]', ({ do: what }, button) => {
+      if (what === 'solve') this.solve(/** @type {any} */ (button).form, wordsOf(this.lang).exercises.solution);
+      if (what === 'numbers') this.look();
+      if (what === 'print') {
         this.printing = true;
         page.changed();
       }

@@ -68,10 +68,9 @@ export class Lecture extends Panel {
     this.exercises = new Exercises(this.find('.vv-exercises'), page);
     /** @type {{file: ArrayBuffer, lecture: import('../compute/lecture_numbers.js').Lecture} | null} */
     this.parsed = null;
-    this.told = this.coded = ''; // what text and QR code show
+    this.told = ''; // what the text shows
     /** @type {{id: string, block: number, head: number} | null} */
     this.local = null; // a head of a scene that attends to neighbours
-    this.fitted = ''; // the conditions that the picture sizes were computed for
     root.addEventListener('click', ({ target }) => this.clicked(/** @type {Element} */ (target)));
     const code = this.find('.vv-qr');
     code.addEventListener('close', () => !code.open && this.change({ qr: false }));
@@ -149,9 +148,7 @@ export class Lecture extends Panel {
     const { clientWidth, clientHeight } = stage;
     const isOver = () => stage.scrollHeight > stage.clientHeight;
     const jobs = this.page.progress.jobs.size; // running jobs will add text and pictures
-    const fitted = [step, shown, notes, lang, id, clientWidth, clientHeight, jobs].join();
-    if (fitted === this.fitted && !isOver()) return;
-    this.fitted = fitted;
+    if (!this.differs('fit', step, shown, notes, lang, id, clientWidth, clientHeight, jobs) && !isOver()) return;
     let [fits, over] = [LEAST, clientHeight];
     for (let size = over; over - fits > 2; size = (fits + over) / 2) {
       stage.style.setProperty('--fit', `${size}px`);
@@ -228,8 +225,7 @@ export class Lecture extends Panel {
     }
     if (!qr) return;
     const address = addressOf(this.page.store);
-    if (this.coded === `${lang} ${address}`) return;
-    this.coded = `${lang} ${address}`;
+    if (!this.differs('code', lang, address)) return;
     const words = wordsOf(lang).lecture;
     write(place.querySelector('h2'), words.scan);
     place.querySelector('.vv-code').innerHTML = qrCode(address) || escaped(tr('this-link-is-too-long'));

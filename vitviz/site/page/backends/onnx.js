@@ -3,7 +3,7 @@ import { descriptorsOf } from '../../../web/compute/query.js';
 import { readerOf } from '../../../web/compute/readback.js';
 import { INITIAL } from '../../../web/core/state.js';
 import { learn, tr } from '../../../web/core/words.js';
-import { BackendError, MATRIX, fileOf, isSame, photographOf } from '../../../web/backends/backend.js';
+import { BackendError, MATRIX, fileOf, isSame, photographOf, reached } from '../../../web/backends/backend.js';
 import { lack } from './needs.js';
 import { savedPage } from './saved.js';
 
@@ -67,10 +67,7 @@ export function onnxBackend({ base, site, photos, lecture }) {
 
   /** @param {string} path @param {How} [how] */
   async function file(path, { signal } = {}) {
-    const answer = await fetch(new URL(path, base), { signal }).catch((error) => {
-      if (error.name === 'AbortError') throw error;
-      return null;
-    });
+    const answer = await reached(new URL(path, base), { signal });
     if (!answer?.ok) throw new BackendError(tr('expected-the-file-got-none', path), 'offline');
     return answer;
   }

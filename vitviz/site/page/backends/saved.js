@@ -1,16 +1,13 @@
 // Write a scene as one HTML file that opens without a network; `vitviz.web.scene.saved_frame` wrote its template.
 import { describe, escaped } from '../../../web/compute/format.js';
+import { encoded } from '../../../web/compute/payload.js';
 
-/** @param {Blob} blob @returns {Promise<string>} a data URL */
-const inline = (blob) => new Promise((resolve, reject) => {
-  const reader = new FileReader();
-  reader.onload = () => resolve(/** @type {string} */ (reader.result));
-  reader.onerror = () => reject(reader.error);
-  reader.readAsDataURL(blob);
-});
-
-/** @param {string} url */
-const inlined = async (url) => (url.startsWith('data:') ? url : inline(await (await fetch(url)).blob()));
+/** @param {string} url @returns {Promise<string>} a data URL */
+async function inlined(url) {
+  if (url.startsWith('data:')) return url;
+  const blob = await (await fetch(url)).blob();
+  return `data:${blob.type};base64,${encoded(new Uint8Array(await blob.arrayBuffer()))}`;
+}
 
 /** Return JSON that cannot end its script element. @param {unknown} value */
 const scripted = (value) => JSON.stringify(value).replaceAll('<', '\\u003c');
@@ -23,10 +20,8 @@ const scripted = (value) => JSON.stringify(value).replaceAll('<', '\\u003c');
  * @returns {Promise<ArrayBuffer>}
  */
 export async function savedPage(frame, manifest, files, search) {
-  const parts = await Promise.all(Object.entries(files).map(async ([name, buffer]) => {
-    const text = (await inline(new Blob([buffer]))).split(',')[1];
-    return `<script type="text/plain" id="${name}">${text}</script>\n`;
-  }));
+  const parts = Object.entries(files).map(([name, buffer]) => (
+    `<script type="text/plain" id="${name}">${encoded(new Uint8Array(buffer))}</script>\n`));
   const { photo, seen } = manifest;
   const saved = { ...manifest, id: 'page', badge: null, sizes: [], photo: { ...photo, url: await inlined(photo.url) },
     seen: seen && { ...seen, url: await inlined(seen.url) } };

@@ -53,13 +53,12 @@ export class Attention extends Step {
     this.a = strip('a', 'other');
     this.t = strip('t', 'other');
     this.z = strip('z', 'valueChannel');
-    root.addEventListener('click', ({ target }) => {
-      const data = /** @type {any} */ (target).closest('[data-kind], [data-token], [data-do]')?.dataset;
-      if (data?.kind) this.set({ kind: data.kind });
-      if (data?.token) this.look(Number(data.token));
-      if (data?.do === 'guess') this.set({ guesses: true, guess: null });
-      if (data?.do === 'product') this.unfold(this.count(this.head?.query.length ?? 1) + 1);
-      if (data?.do === 'products') this.unfold(Infinity);
+    this.onClick('[data-kind], [data-token], [data-do]', ({ kind, token, do: what }) => {
+      if (kind) this.set({ kind });
+      if (token) this.look(Number(token));
+      if (what === 'guess') this.set({ guesses: true, guess: null });
+      if (what === 'product') this.unfold(this.count(this.head?.query.length ?? 1) + 1);
+      if (what === 'products') this.unfold(Infinity);
     });
     this.onSlide('scale', (scale) => { this.scale = scale; });
     this.onSlide('temperature', (temperature) => { this.temperature = temperature; });

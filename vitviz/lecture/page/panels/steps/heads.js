@@ -35,10 +35,7 @@ export class HeadsStep extends Step {
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
-    this.find('.vv-kinds').addEventListener('click', (/** @type {any} */ { target }) => {
-      const kind = target.closest('[data-kind]')?.dataset.kind;
-      if (kind) this.choose(kind === this.kind ? '' : kind);
-    });
+    this.onClick('.vv-kinds [data-kind]', ({ kind }) => this.choose(kind === this.kind ? '' : kind));
   }
 
   /** Highlight the heads of a kind and enlarge the first of them. @param {string} kind */

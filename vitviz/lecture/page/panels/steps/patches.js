@@ -43,10 +43,7 @@ export class Patches extends Step {
       const at = this.first + place;
       if (place >= 0) this.change({ query: [Math.floor(at / columns), at % columns] });
     });
-    this.find('.vv-shuffle').addEventListener('click', (/** @type {any} */ { target }) => {
-      const what = target.closest('[data-do]')?.dataset.do;
-      if (what) this.shuffle(what === 'shuffle');
-    });
+    this.onClick('.vv-shuffle [data-do]', ({ do: what }) => this.shuffle(what === 'shuffle'));
   }
 
   /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */

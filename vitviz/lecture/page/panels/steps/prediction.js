@@ -30,13 +30,10 @@ export class Prediction extends Step {
   constructor(root, page) {
     super(root, page);
     root.classList.add('vv-two-halves', 'vv-big-first');
-    root.addEventListener('click', ({ target }) => {
-      const { layer, name } = /** @type {any} */ (target).closest('[data-layer], [data-name]')?.dataset ?? {};
-      if (layer !== undefined) this.change({ block: Number(layer) });
-      if (name !== undefined) {
-        this.chosen = Number(name);
-        page.changed();
-      }
+    this.onClick('[data-layer]', ({ layer }) => this.change({ block: Number(layer) }));
+    this.onClick('[data-name]', ({ name }) => {
+      this.chosen = Number(name);
+      page.changed();
     });
     roving(this.find('.vv-afters'));
   }
