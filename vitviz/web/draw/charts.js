@@ -212,6 +212,17 @@ export function movedTarget(label, { target, scale }) {
 }
 
 /**
+ * Return the HTML of bars: a name, a share from 0 to 1 (NaN for no bar), the text of its number, the title of the name.
+ * @param {[name: string, share: number, said: string, title?: string][]} rows
+ * @param {(place: number) => number | string} [color] - of `vv-plot-`
+ */
+export function bars(rows, color = () => 0) {
+  return rows.map(([name, share, said, title = ''], place) => `<li><span class="vv-name" title="${escaped(title)}">${
+    escaped(name)}</span><i class="vv-plot-${color(place)}" style="--share: ${Math.min(1, Math.max(0, share)).toFixed(4)
+  }"${Number.isNaN(share) ? ' hidden' : ''}></i><span>${escaped(said)}</span></li>`).join('');
+}
+
+/**
  * Return the HTML of horizontal bars to the left (negative values) or right of zero; bars with `data` are buttons.
  * @param {{label: string, value: number, data?: string}[]} rows @param {number} most - the end of the scale
  * @param {(value: number) => string} units

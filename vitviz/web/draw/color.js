@@ -33,7 +33,8 @@ export function scaleOver(maps, signed = false) {
   if (!(Number.isFinite(vmin) && Number.isFinite(vmax))) {
     throw new RangeError(`scale: expected finite numbers, got a range from ${vmin} to ${vmax}.`);
   }
-  return signed ? around(Math.max(Math.abs(vmin), Math.abs(vmax))) : { vmin, vmax, signed };
+  const reach = Math.max(Math.abs(vmin), Math.abs(vmax));
+  return signed ? { vmin: -reach, vmax: reach, signed } : { vmin, vmax, signed };
 }
 
 /**
@@ -67,11 +68,6 @@ export function beyond(map, { vmax, signed, clipped = 0 }) {
   if (clipped === 0) return [];
   return Array.from(map, (value, place) => ((signed ? Math.abs(value) : value) > vmax ? place : -1))
     .filter((place) => place >= 0);
-}
-
-/** @param {number} reach @returns {Scale} */
-function around(reach) {
-  return { vmin: -reach, vmax: reach, signed: true };
 }
 
 /** Round to the nearest integer, halves to even, like NumPy. @param {number} x - 0 or more */
@@ -185,6 +181,14 @@ export function colorGrid(index, table, out) {
 export const imageOf = ({ buffer }, [rows, columns]) => (
   new ImageData(new Uint8ClampedArray(/** @type {ArrayBuffer} */ (buffer)), columns, rows));
 
+/** Return color indices as a picture with one pixel per patch. @param {Uint8Array} index - (gh, gw)
+ * @param {Uint32Array} table - (256) @param {[number, number]} grid - [gh, gw] */
+export function colored(index, table, [rows, columns]) {
+  const image = new ImageData(columns, rows);
+  colorGrid(index, table, new Uint32Array(image.data.buffer));
+  return image;
+}
+
 /**
  * Return a map on its own scale as a picture with one pixel per patch.
  * @param {ArrayLike<number>} values @param {[number, number]} grid - [gh, gw] @param {Uint32Array} table - (256)
@@ -193,5 +197,5 @@ export const imageOf = ({ buffer }, [rows, columns]) => (
 export function picture(values, grid, table, signed = false) {
   const index = new Uint8Array(values.length);
   indices(values, ownScale(values, signed), 1, index);
-  return imageOf(Uint32Array.from(index, (color) => table[color]), grid);
+  return colored(index, table, grid);
 }

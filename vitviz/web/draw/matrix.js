@@ -1,6 +1,6 @@
 // Draw the N x N attention of one head: a row for each query, a column for each key. Lines separate the rows of the
 // patch grid. Pointing at a cell selects its row's token as the query and marks its column's patch.
-import { colorGrid, indices, scaleOver } from './color.js';
+import { colored, indices, scaleOver } from './color.js';
 import { contextOf, find, write } from './dom.js';
 import { joined, tr } from '../core/words.js';
 
@@ -48,10 +48,7 @@ export function someRows(block, head, tokens, first, until, out) {
  */
 export function drawn(count, prefix) {
   const step = Math.ceil((count - prefix) / MAX_SIDE);
-  const tokens = [];
-  for (let i = 0; i < prefix; i += 1) tokens.push(i);
-  for (let i = prefix; i < count; i += step) tokens.push(i);
-  return Int32Array.from(tokens);
+  return Int32Array.from(Array(count).keys()).filter((token) => token < prefix || (token - prefix) % step === 0);
 }
 
 /**
@@ -149,9 +146,7 @@ export class Matrix {
   /** @param {number} n - rows */
   paint(n) {
     indices(this.values, scaleOver([this.values]), 0.5, this.index); // square roots: most cells are near zero
-    const image = new ImageData(n, n);
-    colorGrid(this.index, this.table, new Uint32Array(image.data.buffer));
-    contextOf(this.canvas).putImageData(image, 0, 0);
+    contextOf(this.canvas).putImageData(colored(this.index, this.table, [n, n]), 0, 0);
     this.painted = this.table;
   }
 

@@ -3,7 +3,7 @@
 // one pixel for each patch, and the marks have the resolution of the screen, because browsers copy a changed canvas in
 // every frame.
 import { captioned } from './caption.js';
-import { SPOTLIGHT, colorGrid, imageOf, indices, packed, shades, spotlight } from './color.js';
+import { SPOTLIGHT, colorGrid, colored, indices, packed, shades, spotlight } from './color.js';
 import { patchAt, patchEdges } from '../compute/geometry.js';
 import { patchIn } from '../core/stages.js';
 import { isExact } from '../compute/readback.js';
@@ -432,12 +432,10 @@ export class Pane {
     this.barred = barred;
     const index = new Uint8Array(256);
     indices(RAMP, { vmin: 0, vmax: 1, signed }, gamma, index);
-    const table = packed(bytes);
-    const pixels = Uint32Array.from(index, (color) => table[color]);
     const bar = contextOf(this.found('.vv-bar'));
     bar.canvas.classList.toggle('vv-beyond', clipped > 0);
     bar.canvas.classList.toggle('vv-signed', signed);
-    bar.putImageData(imageOf(pixels, [1, 256]), 0, 0);
+    bar.putImageData(colored(index, packed(bytes), [1, 256]), 0, 0);
   }
 
   /**

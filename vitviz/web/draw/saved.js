@@ -1,5 +1,5 @@
 // Draw pictures for files: sheets of small maps at print size, and SVG charts.
-import { imageOf } from './color.js';
+import { colored } from './color.js';
 import { FONT, newCanvas } from './dom.js';
 
 export const PRINT = 1890; // pixels: 160 mm at 300 dots per inch
@@ -20,7 +20,7 @@ export function atPrintSize(canvas) {
 /** Draw one pixel per patch. @param {Uint8Array} index @param {[number, number]} grid @param {Uint32Array} table */
 export function canvasOf(index, [gh, gw], table) {
   const out = newCanvas(gw, gh);
-  out.putImageData(imageOf(Uint32Array.from(index, (color) => table[color]), [gh, gw]), 0, 0);
+  out.putImageData(colored(index, table, [gh, gw]), 0, 0);
   return out.canvas;
 }
 

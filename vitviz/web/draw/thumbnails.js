@@ -1,7 +1,7 @@
 // Show small maps that follow the query: the heads of all layers, or one map for each layer. Every thumbnail is a
 // button over one sheet, which contains the maps of the whole wall, because layout and painting of a hundred canvases
 // took longer than computing their pixels.
-import { colorGrid, faded, indices, ownScale, scaleOver } from './color.js';
+import { colored, faded, indices, ownScale, scaleOver } from './color.js';
 import { find, onPeek, press } from './dom.js';
 import { oneTabStop, roving } from './roving.js';
 import { cellWords, escaped, stageWords } from '../compute/format.js';
@@ -200,9 +200,7 @@ export class Thumbnails {
     for (const place of places) {
       const [gh, gw] = items[place].grid;
       if (tile.canvas.width !== gw || tile.canvas.height !== gh) Object.assign(tile.canvas, { width: gw, height: gh });
-      const image = tile.createImageData(gw, gh);
-      colorGrid(this.index[place], pale[place] ? gray : table, new Uint32Array(image.data.buffer));
-      tile.putImageData(image, 0, 0);
+      tile.putImageData(colored(this.index[place], pale[place] ? gray : table, [gh, gw]), 0, 0);
       sheet.drawImage(tile.canvas, ...boxes[place]);
     }
     sheet.restore();

@@ -23,13 +23,8 @@ export class Combobox {
    * @param {HTMLElement} root - a .vv-combobox of app.html
    * @param {Behavior} behavior
    */
-  constructor(root, { options, choose, count, further = () => [], ticked = () => null, tick = () => {} }) {
-    this.options = options;
-    this.further = further;
-    this.choose = choose;
-    this.count = count;
-    this.ticked = ticked;
-    this.tick = tick;
+  constructor(root, behavior) {
+    this.does = { further: () => [], ticked: () => null, tick: () => {}, ...behavior };
     this.ticking = false; // whether the visitor ticked an option of the open list
     this.typing = false; // whether the list is limited to what was typed
     /** @type {HTMLInputElement} */
@@ -72,19 +67,19 @@ export class Combobox {
   /** List the options that match what was typed. @param {boolean} typing - otherwise, list all options */
   open(typing) {
     this.typing = typing;
-    const all = this.options();
+    const all = this.does.options();
     const places = completions(all.map(({ label, english }) => (
       label === english ? label : `${label} ${english}`)), typing ? this.input.value : '');
-    const further = typing ? this.further(this.input.value.trim()) : [];
+    const further = typing ? this.does.further(this.input.value.trim()) : [];
     this.matches = [...places.slice(0, MAX_OPTIONS).map((place) => all[place]), ...further];
-    const ticks = this.ticked() !== null;
+    const ticks = this.does.ticked() !== null;
     this.list.setAttribute('aria-multiselectable', String(ticks));
     this.list.innerHTML = this.matches.map(({ value, label, english, note }, place) => `<li role="option"
       id="${this.list.id}-${place}" title="${escaped(english)}" data-place="${place}">${
       ticks ? `<i class="${typeof value === 'number' ? 'vv-tick' : ''}" aria-hidden="true"></i>` : ''}<span>${
       escaped(label)}</span><small>${escaped(note)}</small></li>`).join('');
     this.mark();
-    write(this.status, this.count(places.length + further.length, this.matches.length));
+    write(this.status, this.does.count(places.length + further.length, this.matches.length));
     this.popup.hidden = false;
     this.input.setAttribute('aria-expanded', 'true');
     const chosen = this.matches.findIndex(({ value }) => value === this.chosen.value);
@@ -93,7 +88,7 @@ export class Combobox {
 
   /** Mark the chosen and ticked options. */
   mark() {
-    const ticked = this.ticked() ?? [];
+    const ticked = this.does.ticked() ?? [];
     this.matches.forEach(({ value }, place) => this.list.children[place].setAttribute('aria-selected',
       String(value === this.chosen.value || ticked.includes(/** @type {number} */ (value)))));
   }
@@ -101,9 +96,9 @@ export class Combobox {
   /** Tick an option, or untick it, and list all options again. @param {number} place */
   toggle(place) {
     const option = this.matches[place];
-    if (!option || this.ticked() === null || typeof option.value !== 'number') return;
+    if (!option || this.does.ticked() === null || typeof option.value !== 'number') return;
     this.ticking = true;
-    this.tick(option.value);
+    this.does.tick(option.value);
     if (this.typing) this.open(false);
     this.activate(this.matches.findIndex(({ value }) => value === option.value));
   }
@@ -148,7 +143,7 @@ export class Combobox {
 
   /** @param {Option | undefined} option */
   isTicked(option) {
-    return !option || Boolean(this.ticked()?.includes(/** @type {number} */ (option.value)));
+    return !option || Boolean(this.does.ticked()?.includes(/** @type {number} */ (option.value)));
   }
 
   /** Choose the active option, or one whose name was typed in full; otherwise keep the choice. */
@@ -156,7 +151,7 @@ export class Combobox {
     if (this.popup.hidden) return;
     const typed = folded(this.input.value);
     const active = document.activeElement === this.input ? this.matches[this.active] : null;
-    const named = this.options().find(({ label, english, value }) => (
+    const named = this.does.options().find(({ label, english, value }) => (
       typed ? [label, english].some((name) => folded(name) === typed) : value === null));
     const option = active ?? (this.ticking ? null : named);
     if (option) this.take(option);
@@ -167,7 +162,7 @@ export class Combobox {
   take({ value, label }) {
     this.close();
     this.input.value = label;
-    if (value !== this.chosen.value) this.choose(value);
+    if (value !== this.chosen.value) this.does.choose(value);
   }
 
   revert() {

@@ -36,12 +36,11 @@ export class MethodList {
     this.select = panel.find('[data-field=method]');
     this.select.addEventListener('change', () => panel.change({ method: this.select.value }));
     roving(panel.find('.vv-all'));
-    saveMenu(panel.page, panel.find('.vv-beside'), 'save-the-maps-side-by', [
-      { words: 'picture-png', ending: 'png', make: () => withWords(together(panel.all('.vv-all canvas'),
-        this.made.map(({ method: { title } }) => translated(title)), Math.min(4, this.made.length)),
-      String(panel.find('.vv-one-scale').textContent), [aboutOf(panel.scene)]) },
-      { words: 'numbers-csv', ending: 'csv', make: () => this.table() },
-    ], () => nameOf(panel.scene, 'methods'));
+    const png = () => withWords(together(panel.all('.vv-all canvas'), this.made.map(({ method: { title } }) => (
+      translated(title))), Math.min(4, this.made.length)), panel.find('.vv-one-scale').textContent,
+    [aboutOf(panel.scene)]);
+    saveMenu(panel.page, panel.find('.vv-beside'), 'save-the-maps-side-by', { png, csv: () => this.table() },
+      () => nameOf(panel.scene, 'methods'));
   }
 
   /** Return all maps as CSV, with a column for each method. */

@@ -92,18 +92,18 @@ export class Explore extends Panel {
       () => nameOf(place()?.scene, 'matrix'), 'beforebegin');
   }
 
-  /** @param {() => any} place @returns {import('./save.js').Choice[]} */
+  /** @param {() => any} place @returns {import('./save.js').Choices} */
   matrixChoices(place) {
     const { matrix } = this;
-    return [
-      { words: 'picture-png', ending: 'png', make: () => (matrix.block && place()
-        ? withWords(matrix.canvas, String(matrix.words.textContent), [aboutOf(place().scene)]) : null) },
-      { words: 'numbers-npz', ending: 'npz', make: () => (matrix.block && matrix.next >= matrix.tokens.length
+    return {
+      png: () => (matrix.block && place()
+        ? withWords(matrix.canvas, String(matrix.words.textContent), [aboutOf(place().scene)]) : null),
+      npz: () => (matrix.block && matrix.next >= matrix.tokens.length
         ? npz({ values: { data: matrix.values, shape: [matrix.tokens.length, matrix.tokens.length] },
           tokens: { data: matrix.tokens, shape: [matrix.tokens.length] },
           record: JSON.stringify({ block: matrix.block.block, head: matrix.head,
-            model: place()?.scene.manifest.model }) }) : null) },
-    ];
+            model: place()?.scene.manifest.model }) }) : null),
+    };
   }
 
   /** Return the map of a pane and its place. @param {number} pane */
@@ -382,11 +382,11 @@ export class Explore extends Panel {
     const led = own && String(own) === String(shown.patch); // for the query itself, the text already says "on itself"
     const at = own && !led && tr('row-column-value', own[0] + 1, own[1] + 1, unit(patches[own[0] * grid[1] + own[1]]));
     const { question: { direction } } = shown;
-    write(this.found('.vv-sentence'), shown.sentence ?? (shown.unit === 'cosine' ? tr('similar-words')
-      : shown.unit === 'attention' && direction === 'row' && !shown.signed
-        ? sentence(shown.values, { ...reading, prefix, grid, patch: from }) : ''));
     const note = joined(at, translated(shown.note));
-    this.report(note, strongest, place.mode, joined(words, spread), joined(note, words));
+    this.report(place.mode, shown.sentence ?? (shown.unit === 'cosine' ? tr('similar-words')
+      : shown.unit === 'attention' && direction === 'row' && !shown.signed
+        ? sentence(shown.values, { ...reading, prefix, grid, patch: from }) : ''),
+    { note, strongest, spread: joined(words, spread), said: joined(note, words) });
     this.controls.list(reading.strongest, shown.unit, (at) => patchIn(at, grid, scene.grid));
   }
 
@@ -418,10 +418,7 @@ export class Explore extends Panel {
     const titled = () => title(place, scene.manifest, rolloutOptions(place, scene.manifest.depth));
     pane.label({ title: titled(), name: inEnglish(titled), answer: scene.said, low: '', high: '', unit: '' });
     pane.point([], this.under(place, scene, held));
-    if (!active) return;
-    write(this.found('.vv-sentence'), note);
-    this.report('', '', place.mode, spread, note);
-    this.controls.list([], '');
+    if (active) this.report(place.mode, note, { spread, said: note });
   }
 
   /**
@@ -431,10 +428,7 @@ export class Explore extends Panel {
   drawMissing(pane, words, { said }, mode, active) {
     pane.clear();
     pane.label({ title: words, answer: said, low: '', high: '', unit: '' });
-    if (!active) return;
-    write(this.found('.vv-sentence'), words);
-    this.report('', '', mode);
-    this.controls.list([], '');
+    if (active) this.report(mode, words);
   }
 
   /**
@@ -450,12 +444,15 @@ export class Explore extends Panel {
   }
 
   /**
-   * Write the note below the picture, and announce it to screen readers once it stops changing.
-   * @param {string} words @param {string} strongest @param {string} mode @param {string} [spread] - for "More"
-   * @param {string} [said] - instead of `words`
+   * Write the texts about the picture, without strongest patches, and announce them to screen readers once they stop
+   * changing. `said`: instead of the note below the picture; `spread`: for "More".
+   * @param {string} mode @param {string} sentence
+   * @param {{note?: string, strongest?: string, spread?: string, said?: string}} [texts]
    */
-  report(words, strongest, mode, spread = '', said = words) {
-    write(this.found('.vv-note'), words);
+  report(mode, sentence, { note = '', strongest = '', spread = '', said = note } = {}) {
+    write(this.found('.vv-sentence'), sentence);
+    write(this.found('.vv-note'), note);
+    if (!strongest) this.controls.list([], '');
     write(this.found('.vv-spread'), spread);
     const looks = ['attention', 'rollout', 'word'].includes(mode);
     this.found('.vv-honest').classList.toggle('vv-unseen', !looks); // it keeps its place

@@ -70,23 +70,22 @@ export class Layers extends Panel {
   /** Add menus that save the map, the chart and the small maps. */
   saves() {
     const { page, pane } = this;
-    const [picture] = mapChoices(() => this.scene && { scene: this.scene, pane, saved: null });
-    saveMenu(page, this.find('.vv-pane figcaption'), 'save-this-map', [picture], () => nameOf(this.scene, pane.titled));
+    const { png } = mapChoices(() => this.scene && { scene: this.scene, pane, saved: null });
+    saveMenu(page, this.find('.vv-pane figcaption'), 'save-this-map', { png }, () => nameOf(this.scene, pane.titled));
     saveMenu(page, this.find('.vv-of-layers'), 'save-the-chart', chartChoices(this.find('.vv-charts'), () => {
       if (!this.answer?.names.length) return null;
       const { names, readings, read } = this.answer; // the columns of `LogitLens.to_pandas`
       return csv(['block', ...names], readings.map((layer, at) => [layer - 1, ...read[at]]));
     }), () => nameOf(this.scene, 'layers'), 'beforebegin');
     for (const kind of ['alike', 'read']) {
-      /** @type {import('./save.js').Choice} */
-      const choice = { words: 'picture-png', ending: 'png', make: () => {
+      const sheet = () => {
         const maps = this.all(`.vv-${kind} canvas`);
         const labels = this.all(`.vv-${kind} span`).map(({ textContent }) => textContent);
         const title = kind === 'read' ? tr('predicted-from-each-patch', translated(this.read))
           : tr('patches-that-look-alike-to');
         return maps.length ? withWords(together(maps, labels, 6), title, [aboutOf(this.scene)]) : null;
-      } };
-      saveMenu(page, this.find(`.vv-${kind}`), 'save-the-small-maps', [choice], () => nameOf(this.scene, kind),
+      };
+      saveMenu(page, this.find(`.vv-${kind}`), 'save-the-small-maps', { png: sheet }, () => nameOf(this.scene, kind),
         'beforebegin');
     }
   }

@@ -120,19 +120,9 @@ export class Panel {
    */
   trouble({ failure, size }, at) {
     this.showText('.vv-trouble', failure);
-    const place = this.find('.vv-trouble');
+    const [place, button] = [this.find('.vv-trouble'), this.find('.vv-trouble + [data-do=fits]')];
     const before = at && failure ? this.find(at) : null;
-    if (before && place.previousElementSibling !== before) {
-      this.find('.vv-trouble + [data-do=fits]')?.remove();
-      before.after(place);
-    }
-    let button = this.find('.vv-trouble + [data-do=fits]');
-    if (!button && size === null) return;
-    if (!button) {
-      button = Object.assign(document.createElement('button'), { type: 'button' });
-      button.dataset.do = 'fits';
-      place.after(button);
-    }
+    if (before && place.previousElementSibling !== before) before.after(place, button);
     button.hidden = size === null;
     if (size === null) return;
     button.dataset.size = String(size);

@@ -3,11 +3,10 @@ import { TEXTS, quotedText } from '../core/kinds.js';
 import { aligned, certainty, describe, outputs, percent } from '../compute/format.js';
 import { joined, named, spoken, tr, translated } from '../core/words.js';
 import { integer } from '../core/figures.js';
+import { bars } from '../draw/charts.js';
 import { Panel } from './panel.js';
 
 const MAX_CLASSES = 400; // classes listed at once; the search box finds the rest
-
-/** @typedef {import('../core/manifest.js').Manifest} Manifest */
 
 /** The panel beside the photograph. */
 export class Predictions extends Panel {
@@ -45,8 +44,8 @@ export class Predictions extends Panel {
       ? tr(`heading-${sure}`, ...(group ? [named(group[0]), percent(group[1])] : [])) : describe(manifest);
     this.showText('h2', predictions.length ? heading : caveat && tr('no-predictions'));
     const numbers = aligned(predictions.map(([, share]) => outputs(manifest)(share)));
-    this.find('ol').replaceChildren(...predictions.map(([label, share], place) => (
-      row(label, share, place ? numbers[place] : numbers[place].trim(), manifest))));
+    this.find('ol').innerHTML = bars(predictions.map(([label, share], place) => [named(label),
+      manifest.problemType === 'regression' ? NaN : share, place ? numbers[place] : numbers[place].trim(), label]));
     this.showText('.vv-sure', unsure && sureAbove !== null ? tr('the-best-match-is-below', percent(sureAbove, 2)) : '');
     this.showText('.vv-caveat', translated(caveat));
     this.find('.vv-known').hidden = labels.length === 0 || manifest.problemType === 'regression';
@@ -77,20 +76,4 @@ export class Predictions extends Panel {
       cut ? tr('of-the-first-listed', count, all, MAX_CLASSES) : tr('count-of-sentence', count, all),
       matches.length === 0 && tr('the-model-can-only-return')));
   }
-}
-
-/**
- * @param {string} label @param {number} share - or a regression value, without a bar @param {string} number - as text
- * @param {Manifest} manifest
- */
-function row(label, share, number, manifest) {
-  const item = document.createElement('li');
-  item.innerHTML = '<span class="vv-name"></span><i></i><span></span>';
-  const [name, bar, column] = /** @type {any} */ (item.children);
-  name.textContent = named(label);
-  name.title = label;
-  bar.style.setProperty('--share', share.toFixed(4));
-  bar.hidden = manifest.problemType === 'regression';
-  column.textContent = number;
-  return item;
 }

@@ -10,25 +10,27 @@ import { download, downloadPicture } from '../effects/browser.js';
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 /** @typedef {import('../compute/map_files.js').Saved} Saved */
 /** @typedef {HTMLCanvasElement | string | Uint8Array} Content - null if there is nothing to save yet */
-/** `words`: key of a text. @typedef {{words: string, ending: string, make: () => Content | null}} Choice */
+/** Functions that make a file, by its ending. @typedef {Record<string, () => Content | null>} Choices */
 
-/** @type {Record<string, string>} */
+/** Types of files by ending. @type {Record<string, string>} */
 const TYPES = { png: 'image/png', svg: 'image/svg+xml', csv: 'text/csv', npz: 'application/zip' };
+/** Keys of texts by ending. @type {Record<string, string>} */
+const WORDS = { png: 'picture-png', svg: 'picture-svg', csv: 'numbers-csv', npz: 'numbers-npz' };
 
 /**
  * Add a menu to the page.
  * @param {import('./explore.js').Page} page @param {any} place - the menu goes into it, or before it
- * @param {string} label - key of a text: "Save this map" @param {Choice[]} choices
+ * @param {string} label - key of a text: "Save this map" @param {Choices} choices
  * @param {() => (string | null)[]} name - parts of the file's name
- * @param {InsertPosition} where
+ * @param {InsertPosition} where @param {Record<string, string>} [words] - keys of texts by ending
  */
-export function saveMenu(page, place, label, choices, name, where = 'afterbegin') {
+export function saveMenu(page, place, label, choices, name, where = 'afterbegin', words = WORDS) {
   const menu = document.createElement('details');
   menu.className = 'vv-save';
   menu.innerHTML = `<summary data-tr-aria-label="${label}" data-tr-title="${label}"><svg viewBox="0 0 16 16" width="15"
     height="15" aria-hidden="true" fill="none" stroke="currentColor" stroke-width="1.5"><path d="M8 2v8M4.5 7 8 10.5
-    11.5 7M2.5 13.5h11"/></svg></summary><div>${choices.map(({ words }, index) => (
-    `<button type="button" data-save="${index}" data-tr="${words}"></button>`)).join('')}</div>`;
+    11.5 7M2.5 13.5h11"/></svg></summary><div>${Object.keys(choices).map((ending) => (
+    `<button type="button" data-save="${ending}" data-tr="${words[ending]}"></button>`)).join('')}</div>`;
   const close = dropdown(menu);
   menu.addEventListener('click', (event) => {
     event.stopPropagation();
@@ -36,8 +38,8 @@ export function saveMenu(page, place, label, choices, name, where = 'afterbegin'
     if (!chosen) return;
     close();
     menu.querySelector('summary')?.focus();
-    const { ending, make } = choices[Number(chosen.dataset.save)];
-    const content = make();
+    const ending = chosen.dataset.save;
+    const content = choices[ending]();
     if (content) save(content, fileName(['vitviz', ...name()], ending), TYPES[ending], page.store);
     else page.store.dispatch({ type: 'message', texts: [tr('there-is-nothing-to-save')] });
   });
@@ -56,7 +58,7 @@ function save(content, name, type, store) {
 /**
  * Return the choices for a map over the photograph.
  * @param {() => {scene: Scene, pane: import('../draw/photo.js').Pane, saved: Saved | null} | null} shown
- * @returns {Choice[]}
+ * @returns {Choices}
  */
 export function mapChoices(shown) {
   /** @param {typeof mapCsv | typeof mapNpz} write */
@@ -64,14 +66,11 @@ export function mapChoices(shown) {
     const now = shown();
     return now?.saved ? write(now.scene.manifest, now.scene.geometry, now.saved) : null;
   };
-  return [
-    { words: 'picture-png', ending: 'png', make: () => {
-      const now = shown();
-      return now && now.pane.captioned(aboutOf(now.scene), true);
-    } },
-    { words: 'numbers-csv', ending: 'csv', make: numbers(mapCsv) },
-    { words: 'numbers-npz', ending: 'npz', make: numbers(mapNpz) },
-  ];
+  const png = () => {
+    const now = shown();
+    return now && now.pane.captioned(aboutOf(now.scene), true);
+  };
+  return { png, csv: numbers(mapCsv), npz: numbers(mapNpz) };
 }
 
 /**
@@ -79,7 +78,7 @@ export function mapChoices(shown) {
  * @param {() => {scene: Scene, maps: Pick<import('../draw/thumbnails.js').Thumbnails, 'items' | 'index' | 'table'>,
  *   title: () => string, words: string} | null} shown
  * @param {(item: import('../draw/thumbnails.js').Item) => Float32Array | null} values - (N)
- * @returns {Choice[]}
+ * @returns {Choices}
  */
 export function mapsChoices(shown, values) {
   /** @param {'csv' | 'npz'} ending */
@@ -92,32 +91,26 @@ export function mapsChoices(shown, values) {
       { ...map, values: map.values.subarray(manifest.prefix.length) }));
     return mapsFile(manifest, geometry, inEnglish(now.title), maps, ending);
   };
-  return [
-    { words: 'picture-png', ending: 'png', make: () => {
-      const now = shown();
-      if (!now?.maps.table) return null;
-      const { maps: { items, index, table }, scene, title, words } = now;
-      const drawn = index.map((map, at) => canvasOf(map, items[at].grid, /** @type {Uint32Array} */ (table)));
-      const columns = 2 * items.filter(({ block }) => block === 0).length; // two layers side by side
-      return withWords(together(drawn, items.map(labelOf), Math.min(columns, drawn.length)), title(),
-        [words, aboutOf(scene)]);
-    } },
-    { words: 'numbers-csv', ending: 'csv', make: numbers('csv') },
-    { words: 'numbers-npz', ending: 'npz', make: numbers('npz') },
-  ];
+  const png = () => {
+    const now = shown();
+    if (!now?.maps.table) return null;
+    const { maps: { items, index, table }, scene, title, words } = now;
+    const drawn = index.map((map, at) => canvasOf(map, items[at].grid, /** @type {Uint32Array} */ (table)));
+    const columns = 2 * items.filter(({ block }) => block === 0).length; // two layers side by side
+    return withWords(together(drawn, items.map(labelOf), Math.min(columns, drawn.length)), title(),
+      [words, aboutOf(scene)]);
+  };
+  return { png, csv: numbers('csv'), npz: numbers('npz') };
 }
 
 /**
  * Return the choices for charts.
- * @param {HTMLElement} place - with the charts in it @param {() => string | null} table - as CSV
- * @returns {Choice[]}
+ * @param {HTMLElement} place - with the charts in it @param {() => string | null} csv - the numbers as CSV
+ * @returns {Choices}
  */
-export function chartChoices(place, table) {
-  return [
-    { words: 'picture-svg', ending: 'svg', make: () => (place.querySelector('svg')
-      ? chartsAsSvg(place, /** @type {HTMLElement} */ (place.closest('.vv'))) : null) },
-    { words: 'numbers-csv', ending: 'csv', make: table },
-  ];
+export function chartChoices(place, csv) {
+  const root = /** @type {HTMLElement} */ (place.closest('.vv'));
+  return { svg: () => (place.querySelector('svg') ? chartsAsSvg(place, root) : null), csv };
 }
 
 /** The label of a small map: "4.6", or "4.mean". @param {{block: number, head: number | string}} place */

@@ -45,9 +45,8 @@ export class Similarity extends Panel {
       this.change({ [field]: /^\d+$/.test(value) ? Number(value) : value || null })));
     /** @type {() => Uint8Array | null} */
     this.file = () => null; // the basis for Python
-    saveMenu(page, this.controls, 'save-the-basis-of-the', [
-      { words: 'basis-for-python-npz', ending: 'npz', make: () => this.file() }],
-    () => nameOf(this.scene, 'basis'), 'beforeend');
+    saveMenu(page, this.controls, 'save-the-basis-of-the', { npz: () => this.file() },
+      () => nameOf(this.scene, 'basis'), 'beforeend', { npz: 'basis-for-python-npz' });
   }
 
   /**

@@ -3,10 +3,10 @@
 import { escaped, patchWords, percent, progressWords, score } from '../../../../web/compute/format.js';
 import { disagreement, ranks } from '../../compute/lecture_numbers.js';
 import { filled, named, tr, translated } from '../../../../web/core/words.js';
-import { fill } from '../../../../web/draw/charts.js';
+import { bars, fill } from '../../../../web/draw/charts.js';
 import { write } from '../../../../web/draw/dom.js';
 import { Step } from './step.js';
-import { bars, decimal, patchAt } from './tokens.js';
+import { decimal, patchAt } from './tokens.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
 /** @typedef {import('../../../../web/effects/scene.js').Scene} Scene */

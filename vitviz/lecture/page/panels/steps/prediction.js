@@ -5,7 +5,7 @@ import { roundedToSum } from '../../compute/lecture_numbers.js';
 import { readLens } from '../../../../web/compute/lens.js';
 import { filled, listed, named, tr } from '../../../../web/core/words.js';
 import { SPOTLIGHT } from '../../../../web/draw/color.js';
-import { layerChart, fill } from '../../../../web/draw/charts.js';
+import { bars, fill, layerChart } from '../../../../web/draw/charts.js';
 import { roving } from '../../../../web/draw/roving.js';
 import { Step } from './step.js';
 
@@ -100,10 +100,9 @@ export class Prediction extends Step {
   shares({ names, read }, at) {
     const all = [...read[at], Math.max(0, 1 - read[at].reduce((sum, value) => sum + value, 0))];
     const shown = roundedToSum(all.map((value) => 100 * value), 2);
-    this.find('.vv-shares').innerHTML = all.map((share, place) => `<li><span class="vv-name">${
-      escaped(named(names[place] ?? this.words.rest))}</span><i class="vv-plot-${
-      place < names.length ? place : 'quiet'}" style="--share: ${share.toFixed(4)}"></i><span data-share="${place}">${
-      shown[place].toFixed(2)} %</span></li>`).join('');
+    this.find('.vv-shares').innerHTML = bars(all.map((share, place) => (
+      [named(names[place] ?? this.words.rest), share, `${shown[place].toFixed(2)} %`])),
+    (place) => (place < names.length ? place : 'quiet'));
   }
 
   /** Chart the prediction after all layers, from image and patch. @param {Scene} scene @param {Answer} answer

@@ -2,8 +2,8 @@
 import { outputs, percent } from '../../../../web/compute/format.js';
 import { tokenOf } from '../../../../web/compute/geometry.js';
 import { filled, named, tr } from '../../../../web/core/words.js';
+import { bars } from '../../../../web/draw/charts.js';
 import { Step } from './step.js';
-import { bars } from './tokens.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
 /** @typedef {import('./step.js').Scene} Scene */

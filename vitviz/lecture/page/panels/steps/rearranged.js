@@ -3,7 +3,7 @@ import { percent } from '../../../../web/compute/format.js';
 import { joinChannels, paintPixels } from '../../draw/pixels.js';
 import { patchOf } from '../../compute/lecture_numbers.js';
 import { named } from '../../../../web/core/words.js';
-import { bars } from './tokens.js';
+import { bars } from '../../../../web/draw/charts.js';
 
 /** @typedef {import('./step.js').Scene} Scene */
 /** @typedef {import('./step.js').Lecture} Lecture */

@@ -1,5 +1,6 @@
 // Names of tokens and formatted numbers for the steps of the lecture.
-import { escaped, patchWords } from '../../../../web/compute/format.js';
+import { patchWords } from '../../../../web/compute/format.js';
+import { bars } from '../../../../web/draw/charts.js';
 
 /** @typedef {import('../../../../web/effects/scene.js').Scene} Scene */
 
@@ -23,14 +24,6 @@ export function sumWords(numbers, digits) {
 /** Format a number with a fixed count of decimals. @param {number} value */
 export function decimal(value, digits = 2) {
   return value.toFixed(digits).replace('-', '−');
-}
-
-/** The HTML of bars: a name, a share from 0 to 1, and the text of its number. @param {[string, number, string][]} rows
- * @param {(place: number) => number | string} [color] - of `vv-plot-` */
-export function bars(rows, color = () => 0) {
-  return rows.map(([name, share, said], place) => `<li><span class="vv-name">${escaped(name)}</span><i
-    class="vv-plot-${color(place)}" style="--share: ${Math.min(1, Math.max(0, share)).toFixed(4)}"></i><span>${
-    escaped(said)}</span></li>`).join('');
 }
 
 /** Bars whose lengths are relative to the largest. @param {[string, number, string][]} rows */

@@ -4,9 +4,10 @@ import { percent, sized } from '../../../../web/compute/format.js';
 import { CAPTION, mapsOf } from '../../../../web/compute/caption.js';
 import { patchIn } from '../../../../web/core/stages.js';
 import { filled, joined, tr, wordsOf } from '../../../../web/core/words.js';
+import { bars } from '../../../../web/draw/charts.js';
 import { WordRow } from '../../../../web/panels/word_row.js';
 import { Step } from './step.js';
-import { bars, decimal } from './tokens.js';
+import { decimal } from './tokens.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
 /** @typedef {import('./step.js').Scene} Scene */
