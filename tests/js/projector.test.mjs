@@ -58,7 +58,7 @@ test('each step has texts, other languages have some of them, and a step has as 
     assert.deepEqual(exercises(lang).filter((heading) => !exercises('en').includes(heading)), []);
   }
   const html = readFileSync(new URL('../../vitviz/lecture/page/panels/lecture.html', import.meta.url), 'utf8');
-  const sections = html.split('<section class="vv-step"').slice(1);
+  const sections = html.split('<section class="vv-step').slice(1);
   assert.equal(sections.length, LECTURE.length);
   LECTURE.forEach(({ name }, step) => {
     const parts = [...sections[step].matchAll(/data-part="([\d ]+)"/g)].flatMap(([, listed]) => listed.split(' '));

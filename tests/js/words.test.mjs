@@ -36,7 +36,8 @@ function keysOf(name) {
 }
 
 const FOUND = SCRIPTS.map(keysOf);
-const PAGE = [...read('web/app.html').matchAll(MARK)].map(([, key]) => key);
+const PAGE = ['web/app.html', 'lecture/page/panels/lecture.html']
+  .flatMap((name) => [...read(name).matchAll(MARK)].map(([, key]) => key));
 
 test('every key of the page has an English text, and every text is used', () => {
   const keys = [...PAGE, ...FOUND.flatMap(({ keys: own }) => own)];

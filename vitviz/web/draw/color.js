@@ -10,6 +10,9 @@ import CONSTANTS from '../core/constants.json' with { type: 'json' };
  * @property {number} [clipped] - number of marked patches beyond the end of a map's own scale
  */
 
+/** The scale of bytes, which get the colors of their numbers. @type {Scale} */
+export const BYTES = Object.freeze({ vmin: 0, vmax: 255, signed: false });
+
 export const SIGNED = 'RdBu_r'; // the colors of signed maps
 /** The default colors: over a photograph, the map dims it where values are low; small maps run from dark to amber. */
 export const SPOTLIGHT = 'spotlight';

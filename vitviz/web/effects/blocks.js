@@ -93,19 +93,16 @@ export class Blocks {
       if (this.first === null) {
         this.first = loading;
         this.abreast = 0;
-        loading.then(() => this.events.idle()).then(() => this.widen());
+        loading.then(() => this.events.idle()).then(() => {
+          this.abreast = ABREAST;
+          this.next();
+        });
       }
       loading.finally(() => {
         this.running -= 1;
         this.next();
       });
     }
-  }
-
-  /** Load several files at once. */
-  widen() {
-    this.abreast = ABREAST;
-    this.next();
   }
 
   /** Load a file; report a failure without stopping the others. @param {number | 'rollout'} what */

@@ -104,14 +104,13 @@ export class SceneEffects {
   /** @param {State} state @param {import('../core/store.js').Action} action */
   follow(state, action) {
     if (['open', 'navigate', 'undo', 'redo', 'retry'].includes(action.type)) this.refused = [null, null];
-    if (action.type === 'retry') for (const scene of this.page.scenes.values()) this.retry(scene);
     const block = { change: action.change?.block, map: action.block }[action.type];
     if (typeof block === 'number') this.blocks.get(state.scene?.id ?? '')?.retry(block);
-    if (action.type === 'change' && action.change.mode === 'rollout') {
-      for (const scene of this.page.scenes.values()) this.retryRollout(scene);
-    }
-    if (action.type === 'change' && action.change.mode === SIMILARITY) {
-      for (const scene of this.page.scenes.values()) scene.descriptors.retry();
+    const [again, mode] = [action.type === 'retry', action.type === 'change' && action.change.mode];
+    for (const scene of this.page.scenes.values()) {
+      if (again) this.blocks.get(scene.id)?.again();
+      if (again || mode === 'rollout') this.retryRollout(scene);
+      if (again || mode === SIMILARITY) scene.descriptors.retry();
     }
     this.check(state, 0);
     this.check(state, 1);
@@ -311,13 +310,6 @@ export class SceneEffects {
     }
   }
 
-  /** Repeat failed loads. @param {Scene} scene */
-  retry(scene) {
-    this.blocks.get(scene.id)?.again();
-    this.retryRollout(scene);
-    scene.descriptors.retry();
-  }
-
   /** Load again what failed of rollout. @param {Scene} scene */
   retryRollout(scene) {
     const lost = scene.failed.has('rollout');
@@ -326,10 +318,8 @@ export class SceneEffects {
   }
 
   /** @param {Scene} scene */
-  async matrix(scene) {
-    const { answers } = scene;
-    const { options } = answers;
-    await this.fetch(scene, options, 'rollout', null, (buffer) => answers.addRollout(parseRollout(buffer)));
+  matrix(scene) {
+    return this.fetch(scene, 'rollout', null, (buffer) => scene.answers.addRollout(parseRollout(buffer)));
   }
 
   /**
@@ -342,21 +332,19 @@ export class SceneEffects {
     const { answers } = scene;
     for (let token = wanted(); this.page.scenes.get(scene.id) === scene && !answers.rows.has(token)
       && !scene.failed.has(`row ${token}`); token = wanted()) {
-      const { options } = answers;
-      await this.fetch(scene, options, `row ${token}`, token, (buffer) => {
-        answers.rows.set(token, new Float32Array(buffer));
-      });
+      await this.fetch(scene, `row ${token}`, token, (buffer) => answers.rows.set(token, new Float32Array(buffer)));
     }
     scene.asking = false;
   }
 
   /**
-   * @param {Scene} scene @param {string} options @param {string} what @param {number | null} token
+   * Load rollout with the options of the scene's answers.
+   * @param {Scene} scene @param {string} what @param {number | null} token
    * @param {(buffer: ArrayBuffer) => void} deliver
    */
-  async fetch(scene, options, what, token, deliver) {
+  async fetch(scene, what, token, deliver) {
     const { backend, changed } = this.page;
-    const { signal } = scene.rolling;
+    const { answers: { options }, rolling: { signal } } = scene;
     try {
       const buffer = await backend.ask('rollout', scene, { token, ...JSON.parse(options) }, { signal });
       if (!signal.aborted) deliver(buffer); // otherwise options or scene have changed

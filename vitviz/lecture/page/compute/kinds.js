@@ -14,9 +14,6 @@ export const NUMBERS = Object.freeze(['prefix', 'self', 'near', 'distance', 'far
 /** Thresholds between the kinds. */
 export const LIMITS = Object.freeze({ prefix: 0.5, self: 0.25, near: 0.4, spread: 0.9, differ: 0.03 });
 
-/** The kinds, in the order of their checks. */
-export const KINDS = Object.freeze(['prefix', 'self', 'near', 'even', 'same', 'choosy']);
-
 /**
  * The kind of a head: it attends to prefix tokens, to the query itself, to its neighbors, uniformly, to the same
  * patches for every query, or to patches that depend on the query.

@@ -4,9 +4,10 @@ import { localHead } from '../compute/kinds.js';
 import { queryOn } from '../../../web/compute/query.js';
 import { escaped } from '../../../web/compute/format.js';
 import { parseLecture } from '../compute/lecture_numbers.js';
-import { joined, spoken, tr, wordsOf } from '../../../web/core/words.js';
+import { joined, spoken, tr } from '../../../web/core/words.js';
 import { LECTURE, PARTS, pathOf } from '../../../web/core/steps.js';
 import { write } from '../../../web/draw/dom.js';
+import { translate } from '../../../web/draw/translate.js';
 import { move, placesOf } from '../draw/moving.js';
 import { qrCode } from '../draw/qr.js';
 import { addressOf, isLocal } from '../../../web/effects/browser.js';
@@ -184,24 +185,13 @@ export class Lecture extends Panel {
   /** @param {Shown} state */
   tell({ step, lang }) {
     if (this.told === `${lang} ${step}`) return;
-    const words = wordsOf(lang).lecture;
     const text = this.page.lecture?.texts?.[lang][step - 1];
     if (!this.told.startsWith(lang)) {
       this.root.lang = lang;
-      this.root.setAttribute('aria-label', words.path);
-      this.write('[data-go="-1"]', `← ${words.back}`);
-      this.write('[data-go="1"]', `${words.next} →`);
-      for (const [go, text] of [['qr', words.code], ['save', tr('save-as-html')], ['notes', words.notes]]) {
-        const button = this.find(`[data-go=${go}]`);
-        if (button) write(button, text);
-      }
-      this.find('[data-go=notes]').title = `${words.notes} (n)`;
-      this.write('.vv-waits', words.waiting);
-      this.find('.vv-ribbon').setAttribute('aria-label', words.path);
-      for (const path of ['full', 'short']) {
-        this.write(`[data-path=${path}]`, words[path], pathOf(path === 'short').length);
-        this.find(`[data-path=${path}]`).title = tr('lecture-short-and-full');
-      }
+      this.root.setAttribute('aria-label', tr('lecture-path'));
+      translate(this.root);
+      this.write('[data-path=full]', tr('lecture-full', pathOf(false).length));
+      this.write('[data-path=short]', tr('lecture-short', pathOf(true).length));
     }
     if (this.told && !this.told.endsWith(` ${step}`) && this.root.getBoundingClientRect().top < 0) {
       this.root.scrollIntoView(); // start each step at its top
@@ -226,12 +216,9 @@ export class Lecture extends Panel {
     if (!qr) return;
     const address = addressOf(this.page.store);
     if (!this.differs('code', lang, address)) return;
-    const words = wordsOf(lang).lecture;
-    write(place.querySelector('h2'), words.scan);
     place.querySelector('.vv-code').innerHTML = qrCode(address) || escaped(tr('this-link-is-too-long'));
     write(place.querySelector('.vv-address'), address);
-    write(place.querySelector('.vv-quiet'), joined(isLocal(address) && words.here, photo && words.own));
-    write(place.querySelector('button'), tr('close'));
-    place.setAttribute('aria-label', escaped(words.code));
+    write(place.querySelector('.vv-quiet'), joined(isLocal(address) && tr('lecture-here'),
+      photo && tr('lecture-own')));
   }
 }

@@ -20,6 +20,8 @@ const TERMS = 4; // terms of a sum that are written out
 const GUESS = 1; // the screen of the guess, in full screen
 const FIRST = 3; // the screen of the first products
 const SOFTMAX = 7; // the screen of the sliders
+/** What is chosen in each strip of bars. */
+const STRIPS = { q: 'channel', k: 'channel', p: 'channel', a: 'other', t: 'other', z: 'valueChannel' };
 
 export class Attention extends Step {
   static step = 'attention';
@@ -38,21 +40,15 @@ export class Attention extends Step {
   other = -1; // the token whose key is shown; -1: the strongest
   channel = 0; // channel of queries, keys and their products
   valueChannel = 0; // channel of values
+  strips = Object.fromEntries(Object.entries(STRIPS).map(([name, chooses]) => (
+    [name, new Strip(this.find(`.vv-${name}`), (place) => this.set({ [chooses]: place }))])));
+
   key = ''; // what the head was computed for
   head = /** @type {Head | null} */ (null);
 
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
-    root.classList.add('vv-two-halves');
-    const strip = (/** @type {string} */ name, /** @type {'channel' | 'valueChannel' | 'other'} */ chooses) => (
-      new Strip(this.find(`.vv-${name}`), (place) => this.set({ [chooses]: place })));
-    this.q = strip('q', 'channel');
-    this.k = strip('k', 'channel');
-    this.p = strip('p', 'channel');
-    this.a = strip('a', 'other');
-    this.t = strip('t', 'other');
-    this.z = strip('z', 'valueChannel');
     this.onClick('[data-kind], [data-token], [data-do]', ({ kind, token, do: what }) => {
       if (kind) this.set({ kind });
       if (token) this.look(Number(token));
@@ -117,7 +113,7 @@ export class Attention extends Step {
     const { block, head } = state.example;
     const token = this.tokenOf(state.query);
     this.block = block;
-    this.z.element.dataset.same = `head ${head}`;
+    this.strips.z.element.dataset.same = `head ${head}`;
     this.turn(state.full ? state.part : 0);
     this.offer('layer', depth, block);
     this.offer('head', heads, head);
@@ -210,7 +206,7 @@ export class Attention extends Step {
     const { words } = this;
     const d = head.query.length;
     const weights = this.tunedWeights(head);
-    this.t.show(weights, looked, words.all, tr('pair', tokenWords(looked, scene), percent(weights[looked])));
+    this.strips.t.show(weights, looked, words.all, tr('pair', tokenWords(looked, scene), percent(weights[looked])));
     this.slide('scale', this.scale, `q · k / ${score(Math.sqrt(d) * 10 ** this.scale)}`);
     this.slide('temperature', this.temperature, `T = ${score(10 ** this.temperature)}`);
     const best = weights.indexOf(Math.max(...weights));
@@ -262,9 +258,9 @@ export class Attention extends Step {
     this.write('.vv-of-key', tr('pair', 'k', key));
     const product = `q${at + 1} × k${at + 1} = ${score(head.query[at])} × ${score(keys[at])} = ${
       score(terms[at])}`;
-    this.q.show(head.query, at, query, `q${at + 1} = ${score(head.query[at])}`);
-    this.k.show(keys, at, key, `k${at + 1} = ${score(keys[at])}`);
-    this.p.show(terms.map((term, n) => (n < count ? term : 0)), at, words.product, product);
+    this.strips.q.show(head.query, at, query, `q${at + 1} = ${score(head.query[at])}`);
+    this.strips.k.show(keys, at, key, `k${at + 1} = ${score(keys[at])}`);
+    this.strips.p.show(terms.map((term, n) => (n < count ? term : 0)), at, words.product, product);
     this.find('[data-do=product]').disabled = this.part === FIRST && count === d;
     this.find('.vv-dot-sum').innerHTML = `${product}<br>${count < d ? this.partial(terms, count)
       : this.whole(terms, head.dots[looked])}`;
@@ -295,7 +291,7 @@ export class Attention extends Step {
     const top = Math.max(...scaled);
     const name = (/** @type {number} */ n) => tokenWords(n, scene);
     const d = head.query.length;
-    this.a.show(weights, looked, words.all, tr('pair', name(looked), percent(weights[looked])));
+    this.strips.a.show(weights, looked, words.all, tr('pair', name(looked), percent(weights[looked])));
     this.find('.vv-softmax-sum').innerHTML = `${escaped(tr('pair', name(looked), 's'))} = ${
       decimal(dots[looked])} / √${d} = ${decimal(scaled[looked])}; e^(${decimal(scaled[looked])} − ${
       decimal(top)}) / ${total.toFixed(3)} = ${score(powers[looked])} / ${total.toFixed(3)} = <b data-sum="softmax">${
@@ -333,7 +329,7 @@ export class Attention extends Step {
     const shown = roundedToSum([...best.map((n) => terms[n]), rest], 3);
     const parts = best.map((n) => `${percent(head.weights[n])} × ${score(head.values[n * d + at])} <small>(${
       escaped(tokenWords(n, scene))})</small>`);
-    this.z.show(head.sum, at, words.out, `z${at + 1} = ${score(head.sum[at])}`);
+    this.strips.z.show(head.sum, at, words.out, `z${at + 1} = ${score(head.sum[at])}`);
     this.find('.vv-value-sum').innerHTML = `z${at + 1} = ${parts.join(' + ')} + … <small>(${others} ${words.other}`
       + `)</small><br>= ${sumWords(shown, 3)} = <b data-sum="value">${decimal(head.sum[at], 3)}</b>`;
   }

@@ -18,12 +18,7 @@ const many = (value) => integer(Math.round(value));
 export class Cost extends Step {
   static step = 'cost';
   side = 2; // of the input, relative to the model's
-
-  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
-  constructor(root, page) {
-    super(root, page);
-    this.onSlide('side', (side) => { this.side = side; });
-  }
+  slider = this.onSlide('side', (side) => { this.side = side; });
 
   /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */
   show(state, scene, lecture) {
@@ -66,7 +61,7 @@ export class Cost extends Step {
    * @param {number} prefix */
   growth(lecture, patches, prefix) {
     const { words } = this;
-    const { min, max } = this.find('[data-slide=side]');
+    const { min, max } = this.slider;
     const x = Array.from({ length: 21 }, (_, i) => Number(min) + (i * (max - min)) / 20);
     const at = (/** @type {number} */ side) => costOf(lecture, Math.round(patches * side ** 2) + prefix);
     const costs = x.map(at);

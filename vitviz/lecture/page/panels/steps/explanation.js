@@ -38,13 +38,13 @@ export class Explanation extends Step {
   panes = [1, 2].map((at) => this.photograph(`.vv-both > :nth-child(${at})`, { hover() {}, lift() {} }));
   without = this.photograph('.vv-hide .vv-pane', { hover() {}, lift() {} });
   percent = 10; // of the patches that are hidden
+  slider = this.onSlide('hidden', (percent_) => { this.percent = percent_; });
   /** @type {ReturnType<typeof disagreement> | null} */
   apart = null;
 
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
-    this.onSlide('hidden', (percent_) => { this.percent = percent_; });
     this.find('[data-do=insert]').addEventListener('click', () => {
       const question = JSON.stringify(this.questions(this.scene).test);
       const { started } = page.store.get();

@@ -11,12 +11,7 @@ export class LayersStep extends Step {
   static typical = 1;
   pane = this.photograph('.vv-pane');
   wall = new Thumbnails(this.find('.vv-layer-wall'), ({ block }) => this.change({ block }));
-
-  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
-  constructor(root, page) {
-    super(root, page);
-    this.onSlide('layer', (layer) => this.change({ block: layer - 1 }));
-  }
+  slider = this.onSlide('layer', (layer) => this.change({ block: layer - 1 }));
 
   /** @param {Scene} scene */
   open({ manifest }) {

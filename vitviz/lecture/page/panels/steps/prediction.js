@@ -4,7 +4,7 @@ import { escaped, patchWords, percent } from '../../../../web/compute/format.js'
 import { roundedToSum } from '../../compute/lecture_numbers.js';
 import { readLens } from '../../../../web/compute/lens.js';
 import { filled, listed, named, tr } from '../../../../web/core/words.js';
-import { SPOTLIGHT } from '../../../../web/draw/color.js';
+import { BYTES, SPOTLIGHT } from '../../../../web/draw/color.js';
 import { bars, fill, layerChart } from '../../../../web/draw/charts.js';
 import { roving } from '../../../../web/draw/roving.js';
 import { Step } from './step.js';
@@ -29,7 +29,6 @@ export class Prediction extends Step {
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
-    root.classList.add('vv-two-halves', 'vv-big-first');
     this.onClick('[data-layer]', ({ layer }) => this.change({ block: Number(layer) }));
     this.onClick('[data-name]', ({ name }) => {
       this.chosen = Number(name);
@@ -85,9 +84,7 @@ export class Prediction extends Step {
     const name = named(answer.names[this.chosen]);
     this.press('[data-layer]', (data) => Number(data.layer) === layer - 1);
     this.press('[data-name]', (data) => Number(data.name) === this.chosen);
-    this.pane.paint(answer.mapOf(at, this.chosen), this.page.tables[SPOTLIGHT],
-      { smooth: false, opacity, color: SPOTLIGHT });
-    this.pane.bar(this.page.colors[SPOTLIGHT], 1, false);
+    this.pane.map(answer.mapOf(at, this.chosen), BYTES, { smooth: false, opacity, color: SPOTLIGHT }, this.page);
     this.pane.mark(false, patch);
     this.pane.label({ title: filled(words.title, name, layer), answer: '', low: '0 %', high: '100 %', unit: '' });
     this.write('.vv-now', words.now, layer);

@@ -20,12 +20,7 @@ export class QuestionStep extends Step {
     .map((place) => this.photograph(`${place} .vv-pane`));
 
   layer = 1;
-
-  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
-  constructor(root, page) {
-    super(root, page);
-    this.onSlide('layer', (layer) => { this.layer = layer; });
-  }
+  slider = this.onSlide('layer', (layer) => { this.layer = layer; });
 
   open() {
     this.layer = 1;

@@ -93,12 +93,15 @@ export class Step extends Panel {
     offer(this.find(`[data-field=${name}]`), Array.from({ length: count }, (_, at) => [at, at + 1]), chosen);
   }
 
-  /** React to a slider. @param {string} name - its `data-slide` @param {(value: number) => void} moved */
+  /** React to a slider, and return it. @param {string} name - its `data-slide`
+   * @param {(value: number) => void} moved */
   onSlide(name, moved) {
-    this.find(`[data-slide=${name}]`).addEventListener('input', (/** @type {any} */ { target }) => {
-      moved(Number(target.value));
+    const slider = this.find(`[data-slide=${name}]`);
+    slider.addEventListener('input', () => {
+      moved(Number(slider.value));
       this.page.changed();
     });
+    return slider;
   }
 
   /** Show a slider's value. @param {string} name @param {number} value @param {string} words @param {number} [max] */
