@@ -67,8 +67,7 @@ export class Explain extends Panel {
     const { page } = this;
     /** @type {MapPane} */
     const pane = new MapPane(element, page, {
-      hover: (patch) => page.store.dispatch({ type: 'hover', pointer: patch && pane.shown
-        && { scene: pane.shown.scene.id, pane: page.store.get().pane, query: null, patch, over: true } }),
+      hover: (patch) => this.hover(patch, false, pane.shown?.scene ?? null),
       pick: (patch) => (pane === this.mapPane ? this.erase(patch) : this.swap()),
     });
     this.panes.push(pane);

@@ -128,14 +128,9 @@ export class Explore extends Panel {
   /** @param {HTMLElement} element */
   addPane(element) {
     const number = () => this.panes.findIndex(({ pane }) => pane.element === element);
-    const scene = () => this.sceneOf(number());
-    const pane = new Pane(element, {
-      hover: (patch) => {
-        const id = scene()?.id;
-        const pointer = patch && id ? { scene: id, pane: number(), query: patch, patch, over: true } : null;
-        this.dispatch({ type: 'hover', pointer });
-      },
-      lift: () => this.dispatch({ type: 'lift' }),
+    const scene = () => this.sceneOf(number()) ?? null;
+    const pane = new Pane(element, { ...this.paneEvents(),
+      hover: (patch) => this.hover(patch, true, scene(), number()),
       pick: (patch) => {
         this.activate(number());
         this.dispatch({ type: 'pick', patch, scene: scene()?.id ?? null });

@@ -137,11 +137,11 @@ export class Panel {
   /**
    * Move the pointer to a patch.
    * @param {[number, number] | null} patch @param {boolean} queries - whether the patch becomes the query
+   * @param {Scene | null} [scene] - of the patch @param {number} [pane] - the active one by default
    */
-  hover(patch, queries) {
-    const { store } = this.page;
-    store.dispatch({ type: 'hover', pointer: patch && this.scene
-      && { scene: this.scene.id, pane: store.get().pane, query: queries ? patch : null, patch, over: true } });
+  hover(patch, queries, scene = this.scene, pane = this.page.store.get().pane) {
+    this.page.store.dispatch({ type: 'hover', pointer: patch && scene
+      && { scene: scene.id, pane, query: queries ? patch : null, patch, over: true } });
   }
 
   /** Return the usual events of a photograph, whose patches become the query.
