@@ -225,6 +225,12 @@ export class Pane {
     this.bar(colors[look.color], gamma, scale.signed, scale.clipped);
   }
 
+  /** Draw a color for each patch. @param {Uint32Array} table - (gh, gw) pixels
+   * @param {{opacity: number, bare?: boolean}} look */
+  patches(table, look) {
+    this.paint(/** @type {any} */ (table.map((_, i) => i)), table, { ...look, smooth: false });
+  }
+
   /**
    * Place the colours over a region of the photograph.
    * @param {number} wide @param {number} high - pixels of the canvas @param {number[]} region

@@ -409,7 +409,7 @@ export class Explore extends Panel {
     const { pane } = held;
     const { opacity, bare } = place;
     pane.mark(place.grid, null);
-    pane.paint(/** @type {any} */ (table.map((_, i) => i)), table, { smooth: false, opacity, bare });
+    pane.patches(table, { opacity, bare });
     const titled = () => title(place, scene.manifest, rolloutOptions(place, scene.manifest.depth));
     pane.label({ title: titled(), name: inEnglish(titled), answer: scene.said, low: '', high: '', unit: '' });
     pane.point([], this.under(place, scene, held));

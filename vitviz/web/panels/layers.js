@@ -1,7 +1,7 @@
 // The panel of layers: the prediction after each layer, from the image and from each patch, and principal components of
 // the patches. The map of the chosen layer is drawn large over the photograph.
 import { fill, layerChart, rangeOf } from '../draw/charts.js';
-import { SPOTLIGHT, imageOf, packed } from '../draw/color.js';
+import { BYTES, SPOTLIGHT, imageOf, packed } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
 import { roving } from '../draw/roving.js';
 import { sceneOf } from '../effects/questions.js';
@@ -179,16 +179,11 @@ export class Layers extends Panel {
     const layer = Math.min(block ?? Infinity, scene.manifest.depth - 1) + 1;
     const at = (kind === 'read' ? readings : layers).indexOf(layer);
     if (at < 0 || !this.differs('map', kind, at, chosen, opacity)) return;
-    const look = { smooth: false, opacity };
-    if (kind === 'read') this.pane.paint(answer.mapOf(at, chosen), this.page.tables[SPOTLIGHT],
-      { ...look, color: SPOTLIGHT });
-    else { // the table has one color per patch
-      const table = packed(answer.colorsOf(at));
-      this.pane.paint(/** @type {any} */ (table.map((_, i) => i)), table, look);
-    }
-    this.pane.bar(this.page.colors[SPOTLIGHT], 1, false);
+    if (kind === 'read') this.pane.map(answer.mapOf(at, chosen), BYTES, { smooth: false, opacity, color: SPOTLIGHT },
+      this.page);
+    else this.pane.patches(packed(answer.colorsOf(at)), { opacity });
     this.pane.element.classList.toggle('vv-no-scale', kind === 'alike');
-    const [low, high] = range.map((end) => scaled(scale)(end));
+    const [low, high] = range.map((end) => (kind === 'read' ? scaled(scale)(end) : ''));
     const titled = () => (kind === 'read'
       ? tr('layer-predicted-from-each-patch', layer, translated(names[chosen]))
       : tr('layer-patches-that-look-alike', layer));
