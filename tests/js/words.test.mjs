@@ -14,8 +14,8 @@ const CONSTANTS = JSON.parse(readFileSync(new URL('../../vitviz/web/core/constan
 const PACKAGE = new URL('../../vitviz/', import.meta.url);
 const WEB = new URL('web/', PACKAGE);
 const read = (name) => readFileSync(new URL(name, PACKAGE), 'utf8');
-const SCRIPTS = readdirSync(PACKAGE, { recursive: true }).map((name) => name.replaceAll('\\', '/'))
-  .filter((name) => name.endsWith('.js') && !name.includes('/vendor/'));
+const FILES = readdirSync(PACKAGE, { recursive: true }).map((name) => name.replaceAll('\\', '/'));
+const SCRIPTS = FILES.filter((name) => name.endsWith('.js') && !name.includes('/vendor/'));
 const [EN, ...OTHERS] = LANGUAGES.map((lang) => JSON.parse(read(`web/core/${lang}.json`)));
 const MARK = /\bdata-tr(?:-[a-z-]+)?="([\w-]+)"/g;
 const placesOf = (text) => [...new Set(JSON.stringify(text).match(/\{\d\}/g))].sort();
@@ -36,7 +36,7 @@ function keysOf(name) {
 }
 
 const FOUND = SCRIPTS.map(keysOf);
-const PAGE = ['web/app.html', 'lecture/page/panels/lecture.html']
+const PAGE = FILES.filter((name) => name.endsWith('.html'))
   .flatMap((name) => [...read(name).matchAll(MARK)].map(([, key]) => key));
 
 test('every key of the page has an English text, and every text is used', () => {

@@ -338,7 +338,8 @@ def test_prediction_and_explanation_match_lens_and_faithfulness(saved: Page, vie
         expected = 100 * np.append(best, 1 - best.sum())
 
         def shares() -> list[float]:
-            return [number(text) for text in saved.locator(".vv-step:visible .vv-shares li > span:last-child").all_text_contents()]
+            numbers = saved.locator(".vv-step:visible .vv-shares li > span:last-child")
+            return [number(text) for text in numbers.all_text_contents()]
 
         wait_until(lambda: np.allclose(shares(), expected, rtol=0, atol=0.02), f"the shares of layer {block + 1}")  # noqa: B023
         assert sum(shares()) == pytest.approx(100)
