@@ -1,6 +1,6 @@
 // Explanations: a map of attention (rollout) beside a map of a class (GAE), the test of both, the patches where
 // the maps disagree most, and the prediction without the patches that a map ranks highest.
-import { escaped, patchWords, percent, progressWords, score } from '../../../../web/compute/format.js';
+import { escaped, inTable, patchWords, percent, progressWords } from '../../../../web/compute/format.js';
 import { disagreement, ranks } from '../../compute/lecture_numbers.js';
 import { filled, named, tr, translated } from '../../../../web/core/words.js';
 import { bars, fill } from '../../../../web/draw/charts.js';
@@ -174,7 +174,7 @@ export class Explanation extends Step {
     const patches = [over, under];
     this.panes.forEach((pane, place) => {
       const { values, signed } = maps[place];
-      this.heat(pane, values, opacity, { signed, said: place ? score : (value) => percent(value),
+      this.heat(pane, values, opacity, { signed, said: place ? inTable(Math.max(...values)) : (value) => percent(value),
         title: words.titles[place] });
       pane.point(patches.map((patch) => patchAt(patch, scene)), null);
     });

@@ -1,5 +1,5 @@
 // LayerNorm: a token before and after the norm, and x + attention(norm(x)).
-import { score } from '../../../../web/compute/format.js';
+import { inTable, score } from '../../../../web/compute/format.js';
 import { lengthOf, momentsOf } from '../../compute/lecture_numbers.js';
 import { paintBars, reachOf } from '../../draw/pixels.js';
 import { InBlock } from './in_block.js';
@@ -25,9 +25,9 @@ export class Norm extends InBlock {
     const vectors = [stream, normed, stream, attended, sum];
     this.all('.vv-bars-of').forEach((canvas, which) => (
       paintBars(canvas, vectors[which], at, colors, which < 2 ? undefined : reach)));
-    this.write('.vv-x', words.x, score(lengthOf(stream)));
-    this.write('.vv-plus', words.plus, score(lengthOf(attended)));
-    this.write('.vv-equals', words.equals, score(lengthOf(sum)));
+    const terms = { x: stream, plus: attended, equals: sum };
+    const number = inTable(Math.max(...Object.values(terms).map(lengthOf)));
+    for (const [name, term] of Object.entries(terms)) this.write(`.vv-${name}`, words[name], number(lengthOf(term)));
     this.write('.vv-written', words.channel, at + 1, score(stream[at]),
       `${attended[at] < 0 ? '−' : '+'} ${score(Math.abs(attended[at]))}`, score(sum[at]));
   }

@@ -1,5 +1,5 @@
 // The outputs of all heads are joined, and the output projection mixes them into one vector that is added to the token.
-import { percent, score } from '../../../../web/compute/format.js';
+import { inTable, score } from '../../../../web/compute/format.js';
 import { tokenOf } from '../../../../web/compute/geometry.js';
 import { attend, lengthOf, parseValues } from '../../compute/lecture_numbers.js';
 import { filled } from '../../../../web/core/words.js';
@@ -34,8 +34,9 @@ export class Projection extends InBlock {
     paintBars(this.find('.vv-bars-of'), attended, Math.min(this.channel, width - 1), this.colors());
     const lengths = Array.from({ length: count }, (_, head) => (
       lengthOf(heads.subarray(head * width, (head + 1) * width))));
+    const number = inTable(Math.max(...lengths));
     this.find('.vv-shares').innerHTML = among(lengths.map((length, head) => (
-      [filled(words.head, head + 1), length, score(length)])));
+      [filled(words.head, head + 1), length, number(length)])));
   }
 
   /** Draw each head's output, and all of them in one row. @param {number} count @param {Uint32Array} table
@@ -48,10 +49,11 @@ export class Projection extends InBlock {
       place.innerHTML = outs.map((_, head) => `<div><span></span><canvas class="vv-vector" data-same="head ${
         head}"></canvas><small></small></div>`).join('');
     }
-    const total = lengthOf(joined) ** 2;
+    const shares = outs.map((out) => lengthOf(out) ** 2 / lengthOf(joined) ** 2);
+    const share = inTable(Math.max(...shares), true);
     [...place.children].forEach((row, head) => {
       write(row.querySelector('span'), filled(this.words.head, head + 1));
-      write(row.querySelector('small'), percent(lengthOf(outs[head]) ** 2 / total));
+      write(row.querySelector('small'), share(shares[head]));
       paintSigned(row.querySelector('canvas'), outs[head].length, 1, outs[head], table, reach);
     });
     paintSigned(this.find('.vv-joined'), joined.length, 1, joined, table, reach);
