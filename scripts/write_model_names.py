@@ -71,7 +71,7 @@ def build(name: str, device: str = "meta") -> nn.Module:
         if device == "meta":
             return built
         width = getattr(built, "embed_dim", 0)
-        if width > MAX_WIDTH and hasattr(built, "blocks"):
+        if hasattr(built, "blocks") and width > MAX_WIDTH:  # in other models the width may be a tuple
             sizes |= {"embed_dim": width // built.blocks[0].attn.num_heads * HEADS, "num_heads": HEADS}
         return attempt(sizes, device)
     raise AssertionError(f"timm cannot build {name}")
