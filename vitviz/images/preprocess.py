@@ -185,9 +185,6 @@ class Preprocess:
     def plan(self, w: int, h: int) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
         """Return the resized (width, height), the (left, top) in the input, and (height, width), for an image w x h."""
         height, width = self.height, self.width
-        if self.mode == "squash":
-            rh, rw = self.resize if isinstance(self.resize, tuple) else (height, width)
-            return (rw, rh), (-round((rw - width) / 2.0), -round((rh - height) / 2.0)), (height, width)
         if self.mode == "native":
             rw, rh = self._native(w, h)
             return (rw, rh), (0, 0), (rh, rw)
@@ -195,15 +192,17 @@ class Preprocess:
             scale = min(width / w, height / h)
             rw, rh = max(1, round(w * scale)), max(1, round(h * scale))
             return (rw, rh), ((width - rw) // 2, (height - rh) // 2), (height, width)
-        # The expressions of torchvision, including float division: other rounding would change the image.
-        if isinstance(self.resize, tuple):  # timm's ResizeKeepRatio
+        if self.mode == "squash":
+            rh, rw = self.resize if isinstance(self.resize, tuple) else (height, width)
+        elif isinstance(self.resize, tuple):  # timm's ResizeKeepRatio
             ratio = min(h / self.resize[0], w / self.resize[1])
             rw, rh = round(w / ratio), round(h / ratio)
-            return (rw, rh), (-round((rw - width) / 2.0), -round((rh - height) / 2.0)), (height, width)
-        (resize,) = self._resize
-        rw, rh = (resize, int(resize * h / w)) if w <= h else (int(resize * w / h), resize)
-        if rw < width or rh < height:  # enlarge the picture, where torchvision would pad with black
-            rw, rh = (width, width * h // w) if width * h >= height * w else (height * w // h, height)
+        else:
+            (resize,) = self._resize
+            rw, rh = (resize, int(resize * h / w)) if w <= h else (int(resize * w / h), resize)
+            if rw < width or rh < height:  # enlarge the picture, where torchvision would pad with black
+                rw, rh = (width, width * h // w) if width * h >= height * w else (height * w // h, height)
+        # The expressions of torchvision, including float division: other rounding would change the image.
         return (rw, rh), (-round((rw - width) / 2.0), -round((rh - height) / 2.0)), (height, width)
 
     def _native(self, w: int, h: int) -> tuple[int, int]:
