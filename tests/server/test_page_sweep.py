@@ -130,8 +130,11 @@ def test_nothing_overlaps_or_overflows_at_any_width(
     unfold(page)
     shares = page.locator(".vv-predictions li > span:last-child")
     shares.first.evaluate("share => { share.textContent = '> 99.9 %'; }")
+    change(page, color="viridis")
     for width, height in sizes:
         resize(page, width, height)
+        assert box(page, ".vv-explore .vv-bar")["width"] >= 50
+        assert not page.locator(".vv-explore .vv-scale span:visible").evaluate_all(WIDER)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert not shares.evaluate_all(WIDER)
 
