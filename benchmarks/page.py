@@ -82,6 +82,7 @@ READABLE = f"""() => {{
         || ({SHOWN})() !== '';
 }}"""
 REST = 1500  # milliseconds after the last block
+IDLE = 20  # percent of a core that a server without questions uses at most
 WEAK = 4  # factor by which a phone's processor is slower
 LINE = {"offline": False, "latency": 150, "downloadThroughput": 200_000, "uploadThroughput": 90_000}  # 1.6 Mbit/s
 COMPLETE = """() => (window.vitviz.store ? window.vitviz.scenes.get(window.vitviz.store.get().scene.id)
@@ -213,6 +214,10 @@ class Side:
         client.send("HeapProfiler.collectGarbage")
         usage = client.send("Runtime.getHeapUsage")
         self.memory.append(usage["usedSize"] + usage.get("backingStorageSize", 0))
+        self.page.wait_for_timeout(2 * REST)  # after which the page asks for the caption and for a larger input
+        assert self.server is not None
+        while self.server.cpu_percent(0.5) > IDLE:
+            pass
 
     def point(self, count: int) -> None:
         """Move the pointer, and record the milliseconds from each event to the paint, the CPU time, and requests."""
