@@ -82,7 +82,7 @@ READABLE = f"""() => {{
         || ({SHOWN})() !== '';
 }}"""
 REST = 1500  # milliseconds after the last block
-IDLE = 20  # percent of a core that a server without questions uses at most
+IDLE = 20  # percent of one core: a server that uses less is computing no answer
 WEAK = 4  # factor by which a phone's processor is slower
 LINE = {"offline": False, "latency": 150, "downloadThroughput": 200_000, "uploadThroughput": 90_000}  # 1.6 Mbit/s
 COMPLETE = """() => (window.vitviz.store ? window.vitviz.scenes.get(window.vitviz.store.get().scene.id)
@@ -328,7 +328,7 @@ TARGETS = (
     "",
     "3000",
     "",
-    "300",
+    "150",
     "0",
     "16.7",
     "16.7",

@@ -108,7 +108,7 @@ def visiting(address: str) -> Iterator[Job]:
 
 
 def ask_without_end(view: View, question: str, **options: Any) -> Any:
-    """Run `ask_view`, but compute without end instead of Kernel SHAP, until the question is cancelled."""
+    """Call `ask_view`; Kernel SHAP never ends, and stops only when its question is cancelled."""
     while question == "explain" and options["method"].name == "kernel_shap":
         torch.zeros(100).sum()
         time.sleep(0.001)

@@ -17,7 +17,7 @@ from vitviz import rooms
 __version__ = "1.0.0"
 
 # The module of each public name, read from the stub that type checkers use. Modules are imported on first use, so that
-# `vitviz --help` does not wait for torch.
+# `vitviz --help` starts without importing torch.
 _MODULES = {
     alias.name: str(node.module).removeprefix("vitviz.")
     for node in ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body

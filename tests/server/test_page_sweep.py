@@ -24,7 +24,7 @@ from running import (
     upload,
 )
 
-SIZES = [(390, 844), (820, 844), (1024, 768), (1366, 768), (1440, 900), (1920, 1080)]
+SIZES = [(390, 844), (820, 844), (1024, 768), (1280, 900), (1366, 768), (1440, 900), (1920, 1080)]
 TABS = {  # with the selector of an element that appears with the answers
     "look": ".vv-grid button",
     "why": ".vv-moved li",
@@ -134,6 +134,8 @@ def test_nothing_overlaps_or_overflows_at_any_width(
     for width, height in sizes:
         resize(page, width, height)
         assert box(page, ".vv-explore .vv-bar")["width"] >= 50
+        scale, end = box(page, ".vv-explore .vv-scale"), box(page, ".vv-explore .vv-high")
+        assert end["y"] + end["height"] <= scale["y"] + scale["height"] + 1  # in the first line
         assert not page.locator(".vv-explore .vv-scale span:visible").evaluate_all(WIDER)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert not shares.evaluate_all(WIDER)

@@ -19,7 +19,7 @@ PRINTED = """() => ({
     controls: [...document.querySelectorAll('.vv :is([role=tab], .vv-file, .vv-menu, .vv-save, [data-do])')]
         .filter((part) => part.checkVisibility()).length,
 })"""
-# For each tab, what stays readable although it can be clicked: words, bars, names of tokens.
+# Clickable parts of each tab that a printed page must keep: words, bars, names of tokens.
 READ = {
     "look": ".vv-sentence",
     "why": ".vv-hide .vv-bars *",

@@ -387,7 +387,7 @@ class Captured(AttentionTrace):
 
     @cached_property
     def _blocks(self) -> tuple[Call, ...]:
-        """Return the call of each block."""
+        """Return the attention call of each block."""
         return tuple(self.calls[index] for index in self.between)
 
     def heads_in(self, block: int) -> int:
@@ -418,7 +418,7 @@ class CapturedWindows(Captured):
 
     @cached_property
     def between(self) -> tuple[int, ...]:
-        """Return the indices of the calls in the windows of each block, in order; none unless every block has one."""
+        """Return the index of the attention call of each block, in order; empty unless every block has one."""
         indices: list[int] = []
         for index, call in enumerate(self.calls):
             layout = self.layouts[min(len(indices), len(self.layouts) - 1)]
@@ -495,7 +495,7 @@ class CapturedWindows(Captured):
         return self.probabilities(block).dense()
 
     def probabilities(self, block: int) -> SparseAttention:
-        """Return the attention of a block as a sparse matrix."""
+        """Return the attention probabilities of a block as a sparse matrix, zero between different windows."""
         return SparseAttention(self.call(block).attentions, self.layouts[block], partial(self.weights, block=block))
 
     def row(self, block: int, query: Query = "cls") -> Tensor:

@@ -34,21 +34,23 @@ BESIDE = (
 NORMS = {"layer": "LayerNorm", "rms": "RMSNorm"}
 ACTIVATION = {"gelu": "GELU", "gelu_tanh": "GELU (tanh)", "quick_gelu": "quick GELU"}
 
-# Inches.
-EDGE, GAP = 0.3, 0.17  # from a column's edge to its boxes, where skip connections run; between boxes
+# Lengths in inches.
+EDGE = 0.3  # from a column's edge to its boxes; skip connections run here
+GAP = 0.17  # between two boxes
 LINE = page.line_of(page.SMALL)
 PAD = 0.08  # padding of a box's text, sum of both sides
 RADIUS = 0.085  # of the circle of a sum
-COLUMN, GUTTER = 2.4, 0.3  # minimum width of one of two columns, and the distance between them, where lines run
+COLUMN = 2.4  # minimum width of one of two columns
+GUTTER = 0.3  # between two columns; lines run here
 WIDEST = 3.4  # maximum width of a column
 BEND = 0.12  # from a column's edge to a skip connection
 
 
 @page.styled
 def shapes(view: View, *, photo: str = "", dark: bool = False) -> Figure:
-    """Draw every shape from (3, H, W) to the logits, with the sizes of this model, and the view's predictions.
+    """Draw the shape of every tensor of this model, from the pixels (3, H, W) to the logits, and the predictions.
 
-    The steps are below one another. On a wide page, the block is in a second column.
+    The steps run from top to bottom. On a wide page, the block stands in a second column.
     """
     config = view.model.config
     way = route(config, view.size)
@@ -110,7 +112,7 @@ def box_height(stage: Stage, wide: float) -> float:
 
 
 class Pen:
-    """Pen that draws steps below one another in axes of inches.
+    """Draws the steps of a figure from top to bottom, in axes whose unit is an inch.
 
     Args:
         figure: receives the axes.
@@ -141,7 +143,7 @@ class Pen:
         return self.middle, self.y
 
     def picture(self, view: View, high: float) -> None:
-        """Draw the model's input."""
+        """Draw the preprocessed photograph that the model receives."""
         (height, width), limits = view.size, self.axes.get_ylim()
         half = high * width / height / 2
         self.axes.imshow(np.asarray(view.seen()), extent=(self.middle - half, self.middle + half, high, 0.0))
@@ -204,12 +206,12 @@ class Pen:
 
 
 def _third(wide: float) -> float:
-    """Return the width of queries, keys and values, which are side by side."""
+    """Return the width of each of three boxes side by side: queries, keys and values."""
     return (wide - GAP) / 3
 
 
 def _block_height(way: Route, wide: float) -> float:
-    """Return the height of what `_draw_block` draws, with half a gap at the end."""
+    """Return the height of a transformer block as `_draw_block` draws it, including half a gap below it."""
     third = _third(wide)
     heights = [box_height(stage, wide) for stage in (way.norm, way.mixed, way.output, *way.mlp)]
     heights += [max(box_height(stage, third) for stage in way.inputs), box_height(way.weights, 2 * third + GAP / 2)]
@@ -218,7 +220,7 @@ def _block_height(way: Route, wide: float) -> float:
 
 
 def _draw_block(pen: Pen, way: Route) -> None:
-    """Draw the steps of a block: attention and MLP, each with its sum."""
+    """Draw the steps of a block: attention and MLP, each followed by the sum with its input."""
     third, begin = _third(pen.wide), pen.y + 0.4 * GAP
     pair = 2 * third + GAP / 2
     tall, high = max(box_height(stage, third) for stage in way.inputs), box_height(way.weights, pair)
